@@ -1,0 +1,80 @@
+# The words that start everything. `make serve` and `make test` work in a fresh clone: they make .venv as needed.
+PYTHON ?= python3
+LISTEN ?= 127.0.0.1:8080
+TIER ?= short
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+MODEL := build/models/breast_cancer
+CHECKED := src tests reliability bench/quick.py examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve check format test layers reliability bench bench-quick lock clean
+
+help:
+	@echo "make setup        the environment for developing, in $(VENV)"
+	@echo "make serve        serve a real model on http://$(LISTEN) (LISTEN=host:port to change it)"
+	@echo "make check        format, lint, types, layers"
+	@echo "make test         the test suite"
+	@echo "make reliability  one line per reliability test (TIER=short|nightly|release)"
+	@echo "make bench-quick  CPU-us a request beside nginx, in under two minutes"
+	@echo "make bench        the whole table, with other model servers"
+	@echo "make format       let the formatter rewrite the files"
+	@echo "make lock         pin the requirements anew (needs uv)"
+
+# Stamps: an environment is only touched when a lock file or pyproject.toml has changed.
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "maitred needs Python 3.11 or newer; choose one with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/serve: requirements/serve.txt pyproject.toml | $(VENV)/made
+	$(PIP) --require-hashes -r requirements/serve.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev: requirements/dev.txt $(VENV)/serve
+	$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+setup: $(VENV)/dev
+
+$(MODEL)/maitred.toml: examples/breast_cancer.py | $(VENV)/serve
+	$(BIN)/python examples/breast_cancer.py $(MODEL)
+
+serve: $(VENV)/serve $(MODEL)/maitred.toml
+	@exec $(BIN)/maitred serve breast_cancer=$(MODEL) --listen $(LISTEN)
+
+check: $(VENV)/dev
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_house.py
+
+format: $(VENV)/dev
+	$(BIN)/ruff format $(CHECKED)
+	$(BIN)/ruff check --fix $(CHECKED)
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -q
+
+reliability: $(VENV)/dev
+	$(BIN)/python -m reliability.run --tier $(TIER)
+
+bench-quick: $(VENV)/serve
+	@$(BIN)/python bench/quick.py
+
+bench: $(VENV)/serve
+	bench/peers/setup.sh
+	$(BIN)/python bench/peers/run.py load --peers nginx,maitred,mosec,triton,fastapi --models overhead
+	$(BIN)/python bench/peers/run.py table
+
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --no-emit-package maitred --no-annotate --no-header
+lock:
+	$(LOCK) requirements/dev.in -o requirements/dev.txt >/dev/null
+	$(LOCK) requirements/serve.in -c requirements/dev.txt -o requirements/serve.txt >/dev/null
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,14 @@
+"""maitred as it comes: default settings, one replica in a process of its own."""
+import os
+import sys
+import tempfile
+
+from _common import HERE, args
+
+a = args()
+CLASS = {"overhead": "Overhead", "slow": "Slow", "minilm": "MiniLM"}[a.model]
+os.environ["MAITRED_HOME"] = tempfile.mkdtemp(prefix="bench-maitred-")
+os.environ["MAITRED_ADMIN_LISTEN"] = f"127.0.0.1:{a.aux_port}"
+os.execv(sys.executable, [
+    sys.executable, "-m", "maitred.cli.main", "serve", f"{a.model}={HERE}/maitred_model.py:{CLASS}",
+    "--listen", f"127.0.0.1:{a.port}"])

@@ -1,0 +1,273 @@
+"""Builds the house from settings: the one file that knows every room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from maitred.cli.serve import base_url, curl_line
+from maitred.clock import monotonic
+from maitred.deployment.router import Router, Served
+from maitred.events import BatchEnded, Event
+from maitred.gateway.admin import BadToken, admin, ensure_token
+from maitred.gateway.rest import Rest
+from maitred.gateway.settings import GatewaySettings
+from maitred.gateway.site import site
+from maitred.http.aside import Aside
+from maitred.http.limits import Limits
+from maitred.http.server import Server
+from maitred.model.loading import describe
+from maitred.model.source import Source
+from maitred.observe.logs import EventLog
+from maitred.observe.metrics import Metrics
+from maitred.pool.build import Kind, build_pool
+from maitred.pool.pool import Pool
+from maitred.pool.settings import SupervisorSettings
+from maitred.replica.replica import ReplicaSettings
+from maitred.scheduling.dispatcher import DispatchSettings
+from maitred.settings import HttpSettings, ModelSettings, ServerSettings
+
+log = logging.getLogger("maitred")
+
+PATH_VERSION = "1"
+"""The version that a model served from a path has."""
+
+METRICS_SECONDS = 10.0
+"""How long a page of metrics may take to write."""
+
+
+def serve(settings: ServerSettings, announce: Callable[[str], None]) -> int:
+    """Serve until a signal comes; the process's exit code. `announce` gets the base URL, then a curl line."""
+
+    async def live() -> int:
+        return await House(settings).live(announce)
+
+    return run(live())
+
+
+def run(work: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine on the fastest loop that is here."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    return uvloop.run(work)
+
+
+class House:
+    """A whole server on the running loop: pools, router, data port, admin port."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Call it on the loop on which the house is to stand."""
+        self.settings = settings
+        self.router = Router()
+        self.metrics = Metrics()
+        self._event_log = EventLog(log)
+        self._pools: list[Pool] = []
+        self._server: Server | None = None
+        self._admin: Server | None = None
+        self._asides: list[Aside] = []
+        self._looks: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """Where the data port is reached from this machine."""
+        return base_url(self._server.host, self.port) if self._server is not None else ""
+
+    @property
+    def port(self) -> int:
+        """The data port's number; 0 before the start."""
+        return self._server.port if self._server is not None else 0
+
+    @property
+    def admin_port(self) -> int:
+        return self._admin.port if self._admin is not None else 0
+
+    def replica_pids(self) -> list[int]:
+        """Processes of the replicas that are ready."""
+        return [pid for pool in self._pools for pid in pool.pids()]
+
+    def running_rows(self) -> int:
+        return sum(pool.snapshot().running_rows for pool in self._pools)
+
+    async def live(self, announce: Callable[[str], None]) -> int:
+        """Start, tell, wait for a signal, drain; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signalled, number)
+        try:
+            await self.start()
+        except (OSError, BadToken) as error:
+            log.error("cannot start: %s", error)
+            await self.stop(0.0)
+            return 1
+        announce(self.url)
+        await self.settled()
+        for served in self.router.all():
+            if served.description is not None:
+                announce(curl_line(self.url, served.name, served.description))
+        await self._stopping.wait()
+        await self._drain()
+        return 0
+
+    async def start(self) -> None:
+        """Listen, and start the replicas; requests are answered as models become ready. Raises OSError."""
+        settings = self.settings
+        self.router.swap({name: self._open(model) for name, model in settings.models.items()})
+        public = not settings.listen.loopback
+        pages = self._beside(site(self.router, None if public else self._metrics_page))
+        gateway = GatewaySettings(
+            deadlines={name: model.deadline_seconds for name, model in settings.models.items()},
+            repository_control=settings.allow_repository_control and not public,
+        )
+        limits = _limits(settings.http)
+        self._server = Server(Rest(self.router, gateway, pages, listener=self._listen), limits)
+        await self._server.start(settings.listen.host, settings.listen.port)
+        token = ensure_token(settings.home)
+        self._admin = Server(self._beside(admin(token, self._metrics_page)), limits)
+        await self._admin.start(settings.admin_listen.host, settings.admin_listen.port)
+        if public:
+            log.warning("the data port is public and nothing checks who asks: put it behind something that does")
+        self.metrics.pools = lambda: [pool.snapshot() for pool in self._pools]
+        self.metrics.add_gauge("maitred_http_connections", "Open connections of the data port.", self._connections)
+        for pool in self._pools:
+            pool.launch()
+        self._look()
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Stop listening, answer what is here within `drain_seconds`, then stop replicas and the admin port."""
+        self.router.draining = True
+        end = monotonic() + drain_seconds
+        if self._server is not None and self._server.port:
+            cut_off = await self._server.stop(drain_seconds)
+            if cut_off:
+                log.warning(
+                    "%d requests were cut off: they took longer than the %g s of the drain", cut_off, drain_seconds
+                )
+        await asyncio.gather(*(pool.drain(max(0.0, end - monotonic())) for pool in self._pools))
+        if self._looks is not None:
+            self._looks.cancel()
+        if self._admin is not None and self._admin.port:
+            await self._admin.stop(0.0)
+        for aside in self._asides:
+            await aside.close()
+
+    async def _drain(self) -> None:
+        """Say no to readiness checks, keep listening for a while, then stop. A second signal skips the rest."""
+        self.router.draining = True
+        assert self._server is not None
+        self._server.begin_drain()
+        await self._unless_hurried(self.settings.drain_notice_seconds)
+        await self.stop(0.0 if self._hurry.is_set() else self.settings.drain_seconds)
+
+    async def _unless_hurried(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _signalled(self, number: int) -> None:
+        if self._stopping.is_set() or number == signal.SIGINT:  # who presses Ctrl-C has no load balancer to wait for
+            self._hurry.set()
+        self._stopping.set()
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Wait until every model is ready or has failed, or a signal to stop comes."""
+        while any(served.state == "loading" for served in self.router.all()) and not self._stopping.is_set():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _beside(self, app: ASGIApp) -> Aside:
+        """An application on a loop and thread of its own."""
+        aside = Aside(app)
+        self._asides.append(aside)
+        return aside
+
+    def _metrics_page(self) -> str:
+        """Called on the pages' thread; what it shows belongs to the pools' loop, so it is written there."""
+
+        async def written() -> str:
+            return self.metrics.page()[0].decode()
+
+        return asyncio.run_coroutine_threadsafe(written(), self._loop).result(METRICS_SECONDS)
+
+    def _connections(self) -> float:
+        return float(self._server.connections) if self._server is not None else 0.0
+
+    def _look(self) -> None:
+        self.metrics.look()
+        self._looks = self._loop.call_later(1.0, self._look)
+
+    def _listen(self, event: Event) -> None:
+        self.metrics(event)
+        if type(event) is not BatchEnded or event.outcome != "ok":
+            self._event_log(event)
+
+    def _open(self, model: ModelSettings) -> Served:
+        """A model's place in the router, and the pool behind it."""
+        source = Source(
+            path=model.source,
+            name=model.name,
+            trust=model.trust,
+            versions=model.versions,
+            trust_file=str(self.settings.home / "trust.toml"),
+        )
+        described = describe(source)
+        replicas, pool_settings = model.replicas, model.pool
+        kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
+        served = Served(model.name, PATH_VERSION)
+        served.noticed = self._changed.set
+        pool = build_pool(
+            source,
+            PATH_VERSION,
+            kind,
+            DispatchSettings(
+                max_batch_rows=pool_settings.max_batch_rows,
+                max_waiting_rows=pool_settings.max_waiting_rows,
+                max_waiting_bytes=pool_settings.max_waiting_bytes,
+                deadline_seconds=pool_settings.deadline_seconds,
+                guaranteed_share=pool_settings.guaranteed_share,
+                background_seconds=pool_settings.background_seconds,
+                keep_free=pool_settings.keep_free,
+            ),
+            SupervisorSettings(
+                replicas=replicas.max,
+                max_execution_seconds=pool_settings.max_execution_seconds,
+                restart_seconds=pool_settings.restart_seconds,
+                max_restart_seconds=pool_settings.max_restart_seconds,
+            ),
+            ReplicaSettings(
+                device=replicas.device,
+                max_batch_rows=pool_settings.max_batch_rows,
+                threads=replicas.threads,
+                load_seconds=replicas.start_seconds,
+            ),
+            served,
+            self._loop,
+            self._listen,
+        )
+        served.endpoint, served.description = pool, described
+        self._pools.append(pool)
+        return served
+
+
+def _limits(http: HttpSettings) -> Limits:
+    return Limits(
+        head_bytes=http.max_head_bytes,
+        headers=http.max_headers,
+        body_bytes=http.max_body_bytes,
+        first_byte_seconds=http.first_byte_seconds,
+        header_seconds=http.header_seconds,
+        idle_seconds=http.keep_alive_seconds,
+        connections=http.max_connections,
+        compress_from_bytes=http.compress_from_bytes,
+    )

@@ -1,0 +1,1 @@
+"""DEPLOYMENT: one name that callers use, and what answers behind it."""

@@ -1,0 +1,58 @@
+"""What happened, as records: one event per batch, one per request that never reached one. A listener is a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """`model` and `version` are names that the operator chose, never what a caller sent."""
+
+    model: str
+    version: str
+
+
+class BatchEnded(Event, frozen=True, gc=False):
+    """A replica has answered a batch, or was lost while it ran it."""
+
+    replica: int
+    rows: int
+    requests: int
+    outcome: str
+    """`ok`, `raised`, `wrong_count`, `out_of_memory` or `lost`."""
+    ok: int
+    """Members that were answered by this batch."""
+    decode_seconds: list[float]
+    """Per member: from its last byte to its submission."""
+    queue_seconds: list[float]
+    """Per member: from submission to the batch's start."""
+    total_seconds: list[float]
+    """Per member: from its last byte to its end."""
+    batch_seconds: float
+    """From the batch's start to the replica's answer, without the model's own time."""
+    model_seconds: float
+    encode_seconds: float
+    """Ending the tickets: the time in which gateways encode the answers."""
+
+
+class RequestEnded(Event, frozen=True, gc=False):
+    """A request ended without being one member of one batch: refused, cancelled, expired, failed, or made of parts."""
+
+    code: str
+    """`ok` or `MaitredError.code`."""
+    waited_seconds: float
+
+
+class ReplicaChanged(Event, frozen=True, gc=False):
+    replica: int
+    state: str
+    reason: str
+
+
+Listener = Callable[[Event], None]
+
+
+def nobody(event: Event) -> None:
+    """The listener of those who want none."""

@@ -1,0 +1,153 @@
+"""How a call is answered: the watcher of its ticket, the times in its header, and the one form of errors."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from typing import Any, Final, Protocol
+
+import msgspec
+import orjson
+
+from maitred.endpoint import Ticket
+from maitred.errors import Internal, MaitredError
+from maitred.http.exchange import JSON, Exchange
+from maitred.messages import Chunk, Outputs, Result
+
+log = logging.getLogger("maitred.gateway")
+
+MAX_MESSAGE: Final = 1000
+"""Characters of an error's message that a caller gets to see."""
+
+OCTETS: Final = b"application/octet-stream"
+
+
+class Form(Protocol):
+    """How one route writes a result. Called while the result's arrays are valid."""
+
+    def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
+        """Body, content type and header lines. Raises MaitredError where this caller's rows cannot be written."""
+        ...
+
+
+class Call:
+    """One request on its way through an endpoint: answers its exchange when its ticket ends, cancels when it leaves."""
+
+    __slots__ = ("exchange", "ticket", "form", "id", "wanted", "forms")
+
+    def __init__(self, exchange: Exchange, form: Form, id: str | None, wanted: Any, forms: Any) -> None:
+        self.exchange: Exchange | None = exchange
+        self.ticket: Ticket | None = None
+        self.form = form
+        self.id = id
+        """What the caller wants to see again in the answer."""
+        self.wanted = wanted
+        """Names of the outputs to be answered, in order."""
+        self.forms = forms
+        """What else the form has to know about this call."""
+
+    def follow(self, ticket: Ticket) -> None:
+        """Answer when `ticket` ends, which may be now."""
+        if not ticket.ended:
+            self.ticket = ticket
+            self.exchange.gone = self  # type: ignore[union-attr]
+        ticket.watch(self)
+
+    def gone(self) -> None:
+        """The caller has left: nobody is to be answered any more."""
+        ticket, self.exchange, self.ticket = self.ticket, None, None
+        if ticket is not None:
+            ticket.cancel()
+
+    def piece(self, ticket: Ticket, chunk: Chunk) -> None:
+        """Pieces belong to streamed answers; a unary call waits for the end."""
+
+    def ended(self, ticket: Ticket) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            return
+        self.exchange = self.ticket = None  # exchange, call and ticket refer to each other: let them go without gc
+        if ticket.error is not None:
+            reply_error(exchange, ticket.error)
+            return
+        try:
+            body, content_type, lines = self.form.write(self, ticket.result)  # type: ignore[arg-type]
+        except MaitredError as error:
+            reply_error(exchange, error)
+        except Exception:
+            log.exception("an answer could not be written")
+            reply_error(exchange, defect())
+        else:
+            exchange.reply(200, body, content_type, lines)
+
+
+def reply_json(exchange: Exchange, value: Any, status: int = 200, extra: bytes = b"") -> None:
+    exchange.reply(status, orjson.dumps(value), JSON, extra)
+
+
+def defect() -> Internal:
+    """What a caller is told of an exception that nobody expected; the log has all of it."""
+    return Internal("a defect of this server; its log has the details")
+
+
+def reply_error(exchange: Exchange, error: MaitredError) -> None:
+    """Answer `{"error": message}` with the status and the headers that the table of errors says."""
+    message = error.message
+    if error.http_status >= 500:
+        message = discreet(message)
+    if len(message) > MAX_MESSAGE:
+        message = message[: MAX_MESSAGE - 3] + "..."
+    exchange.reply(error.http_status, msgspec.json.encode({"error": _clean(message)}), JSON, error_lines(error))
+
+
+def error_lines(error: MaitredError) -> bytes:
+    """`Maitred-Error` with the error's code, and when to come back where that helps."""
+    lines = b"Maitred-Error: %s\r\n" % error.code.encode()
+    wait = error.retry_after_seconds
+    if wait is None and error.http_status in (429, 503):
+        wait = 1.0
+    if wait is not None:
+        wait = min(max(wait, 0.0), 86400.0)
+        lines += b"Retry-After: %d\r\nMaitred-Retry-After-Ms: %d\r\n" % (max(1, math.ceil(wait)), math.ceil(wait * 1e3))
+    if error.http_status == 401:
+        lines += b"WWW-Authenticate: Bearer\r\n"
+    return lines
+
+
+_PATH: Final = re.compile(r"(?:[A-Za-z]:\\|(?<![\w.~/:])~?/)(?:[^\s\"'`:;,)\]}<>]*[/\\])?([^\s\"'`:;,)\]}<>/\\]+)")
+
+
+def discreet(text: str) -> str:
+    """What foreign code said, without what is not for callers: its first line, and of file paths the last part."""
+    line = text.strip().partition("\n")[0]
+    return _PATH.sub(r"\1", line)
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+# ---------------------------------------------------------------- Server-Timing
+
+_STEPS: Final = tuple(b"Server-Timing: queue;dur=%.2f, " % (step / 100) for step in range(4000))
+"""The header's beginning for waits below 40 ms, by hundredths of a millisecond: looking up is cheaper."""
+
+
+def timing(result: Result) -> bytes:
+    """The header line `Server-Timing: queue;dur=…, batch;dur=…, model;dur=…` of this very request, in milliseconds."""
+    batch = result.batch
+    rest = batch.memo.get("timing")
+    if rest is None:
+        rest = _timing_of(batch)
+    try:
+        return _STEPS[int(result.queue_seconds * 1e5)] + rest
+    except (IndexError, ValueError, OverflowError):
+        return b"Server-Timing: queue;dur=%.2f, " % (result.queue_seconds * 1e3) + rest
+
+
+def _timing_of(batch: Outputs) -> bytes:
+    line = b"batch;dur=%.3f, model;dur=%.3f\r\n" % (batch.batch_seconds * 1e3, batch.model_seconds * 1e3)
+    batch.memo["timing"] = line
+    return line

@@ -1,0 +1,105 @@
+"""What the server and its models are, in the words of the V2 and V1 protocols."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from maitred import __version__
+from maitred.deployment.router import Router, Served
+from maitred.errors import Malformed
+from maitred.gateway.answers import discreet
+from maitred.model.signature import TensorSpec
+from maitred.wire.json import Body, Reader
+
+EXTENSIONS: Final = (
+    "binary_tensor_data", "classification", "model_repository", "model_configuration", "parameters", "schedule_policy",
+)  # fmt: skip
+
+_read_filter: Final = Reader(dict[str, Any])
+
+
+def server() -> dict[str, Any]:
+    return {"name": "maitred", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model(served: Served) -> dict[str, Any]:
+    """V2 model metadata. Raises NoReplica while the model has not told its signature yet."""
+    signature = served.signature
+    return {
+        "name": served.name,
+        "versions": [served.version],
+        "platform": platform(served),
+        "inputs": [tensor(spec) for spec in signature.inputs.values()],
+        "outputs": [tensor(spec) for spec in signature.outputs.values()],
+    }
+
+
+def platform(served: Served) -> str:
+    return served.known().flavor
+
+
+def tensor(spec: TensorSpec) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"notation": spec.to_text()}
+    if spec.labels:
+        parameters["labels"] = list(spec.labels)
+    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.protocol_shape, "parameters": parameters}
+
+
+def config(served: Served) -> dict[str, Any]:
+    """The model configuration that Triton's clients ask for; shapes include the row axis, so `max_batch_size` is 0."""
+    signature = served.signature
+
+    def entry(spec: TensorSpec) -> dict[str, Any]:
+        name = "STRING" if spec.datatype == "BYTES" else spec.datatype
+        return {"name": spec.name, "data_type": f"TYPE_{name}", "dims": spec.protocol_shape}
+
+    return {
+        "name": served.name,
+        "platform": platform(served),
+        "backend": "maitred",
+        "version_policy": {"specific": {"versions": [int(served.version)] if served.version.isdigit() else []}},
+        "max_batch_size": 0,
+        "input": [
+            {**entry(spec), **({"optional": True} if spec.optional else {})} for spec in signature.inputs.values()
+        ],
+        "output": [entry(spec) for spec in signature.outputs.values()],
+    }
+
+
+def index(router: Router, body: Body) -> list[dict[str, str]]:
+    """The repository's index, of all models or (`{"ready": true}`) of the ready ones. Raises Malformed."""
+    only_ready: object = False
+    if body.strip():
+        only_ready = _read_filter(body).get("ready", False)
+        if type(only_ready) is not bool:
+            raise Malformed("ready must be true or false")
+    rows = [
+        {"name": s.name, "version": s.version, "state": _STATES.get(s.state, "UNAVAILABLE"), "reason": reason(s)}
+        for s in router.all()
+    ]
+    return [row for row in rows if row["state"] == "READY" or not only_ready]
+
+
+_STATES: Final = {"loading": "LOADING", "ready": "READY", "failed": "UNAVAILABLE", "draining": "UNLOADING"}
+
+
+def reason(served: Served) -> str:
+    """Why a model is not ready, fit for callers' eyes."""
+    return discreet(served.reason)[:500]
+
+
+def readiness(served: Served) -> tuple[bool, str]:
+    """Whether a model is ready, and why not."""
+    return served.state == "ready", reason(served)
+
+
+def v1_status(served: Served) -> dict[str, Any]:
+    """A model's state as both families of V1 clients read it."""
+    ready = served.state == "ready"
+    state = {"ready": "AVAILABLE", "loading": "LOADING", "draining": "UNLOADING"}.get(served.state, "END")
+    status = {"error_code": "OK" if served.state != "failed" else "UNKNOWN", "error_message": reason(served)}
+    return {
+        "name": served.name,
+        "ready": ready,
+        "model_version_status": [{"version": served.version, "state": state, "status": status}],
+    }

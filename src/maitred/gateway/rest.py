@@ -1,0 +1,360 @@
+"""The data port over HTTP: a path leads to a handler, and an infer body to a checked request and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from maitred.deployment.router import Router, Served
+from maitred.errors import Forbidden, MaitredError, Malformed, Unknown
+from maitred.events import Listener, RequestEnded, nobody
+from maitred.gateway import metadata
+from maitred.gateway.answers import Call, defect, log, reply_error, reply_json
+from maitred.gateway.chain import ANONYMOUS
+from maitred.gateway.paths import Asked, parse
+from maitred.gateway.plain import Plain
+from maitred.gateway.rows import Prediction
+from maitred.gateway.settings import GatewaySettings
+from maitred.gateway.terms import MAX_TEXT, NO_HEADS, WATCHED, Heads, Terms, check_id, read_heads, read_parameters
+from maitred.gateway.v1 import Predict
+from maitred.gateway.v2 import Wanted, Writer
+from maitred.http.exchange import JSON, Application, Exchange
+from maitred.messages import BACKGROUND, FOREVER, NORMAL, Request, Tensor
+from maitred.model.signature import Signature
+from maitred.wire import binary
+from maitred.wire.coerce import checked_shape, from_json, from_raw
+from maitred.wire.json import Envelope, InputEntry, Reader, decode, shown
+
+Handler = Callable[[Exchange], None]
+Route = dict[str, Handler]
+"""By method; ANY stands for all of them."""
+
+ANY: Final = "*"
+
+MAX_ROUTES: Final = 1024
+MAX_SHAPES: Final = 4096
+
+NO_ENTRY: Final = InputEntry("", "", (-1,))
+UNKNOWN: Final[tuple[Any, ...]] = (None,) * 7
+"""An input's name, datatype, dtype, nullable and nan; a request's rows and group."""
+
+_read_load: Final = Reader(dict[str, Any])
+
+
+class Control(Protocol):
+    """Who loads and unloads models when a caller of the data port may ask for it."""
+
+    def load(self, name: str, done: Callable[[MaitredError | None], None]) -> None:
+        """Start loading; `done` is called on this loop, once."""
+        ...
+
+    def unload(self, name: str, done: Callable[[MaitredError | None], None]) -> None: ...
+
+
+class Rest:
+    """Every route of the data port; what is not V2, V1 or plain prediction goes `aside`. An `Application`."""
+
+    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_generation")
+
+    def __init__(
+        self,
+        router: Router,
+        settings: GatewaySettings,
+        aside: Application | None = None,
+        control: Control | None = None,
+        listener: Listener = nobody,
+    ) -> None:
+        """`listener` hears of what is refused here, before it reaches an endpoint."""
+        self._router = router
+        self._settings = settings
+        self._aside = aside
+        self._control = control if settings.repository_control else None
+        self._listener = listener
+        self._routes: dict[bytes, Route] = {}
+        self._generation = router.generation
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Answer, now or when the model has; never raises."""
+        handler = None
+        try:
+            route = self._routes.get(exchange.path)
+            if route is None or self._generation != self._router.generation:
+                route = self._find(exchange.path)
+            handler = route.get(exchange.method)
+            if handler is None:
+                handler = _other_method(exchange.method, route)
+            handler(exchange)
+        except MaitredError as error:
+            self._refuse(exchange, handler, error)
+        except Exception:
+            log.exception("a request failed inside the gateway")
+            self._refuse(exchange, handler, defect())
+
+    def _refuse(self, exchange: Exchange, handler: Handler | None, error: MaitredError) -> None:
+        served = handler.served if isinstance(handler, (Infer, Prediction)) else None
+        name, version = ("", "") if served is None else (served.name, served.version)
+        self._listener(RequestEnded(name, version, error.code, 0.0))
+        reply_error(exchange, error)
+
+    def _find(self, path: bytes) -> Route:
+        """The route of a path, kept where it leads to a model. Raises Unknown or Malformed."""
+        if self._generation != self._router.generation:
+            self._routes.clear()
+            self._generation = self._router.generation
+        asked = parse(path)
+        if asked is None:
+            return {ANY: self._site}
+        if asked.model == "" or asked.action in ("load", "unload"):
+            return self._server_route(asked)
+        served = self._router.get(asked.model, asked.version)
+        route = self._model_route(asked, served)
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()  # as many spellings as callers like lead to one model
+        self._routes[path] = route
+        return route
+
+    def _model_route(self, asked: Asked, served: Served) -> Route:
+        seconds = self._settings.deadline_of(served.name)
+        match asked.protocol, asked.action:
+            case "v2", "infer":
+                return {"POST": Infer(served, seconds)}
+            case "v1", "predict":
+                return {"POST": Predict(served, seconds)}
+            case "predict", _:
+                return {"POST": Plain(served, seconds)}
+            case "v2", "ready":
+                return {"GET": lambda exchange: _reply_ready(exchange, *metadata.readiness(served))}
+            case "v2", "config":
+                return {"GET": lambda exchange: reply_json(exchange, metadata.config(served))}
+            case "v1", _:
+                return {"GET": lambda exchange: reply_json(exchange, metadata.v1_status(served))}
+        return {"GET": lambda exchange: reply_json(exchange, metadata.model(served))}
+
+    def _server_route(self, asked: Asked) -> Route:
+        router = self._router
+        match asked.action:
+            case "server":
+                return {"GET": lambda exchange: reply_json(exchange, metadata.server())}
+            case "live":
+                return {"GET": lambda exchange: reply_json(exchange, {"live": True})}
+            case "ready":
+                return {"GET": lambda exchange: _reply_ready(exchange, router.ready(), "see /v2/repository/index")}
+            case "models":
+                return {"GET": lambda exchange: reply_json(exchange, {"models": [s.name for s in router.all()]})}
+            case "index":
+                return {"POST": lambda exchange: reply_json(exchange, metadata.index(router, exchange.body))}
+        return {"POST": lambda exchange: self._change(exchange, asked)}
+
+    def _change(self, exchange: Exchange, asked: Asked) -> None:
+        control = self._control
+        if control is None:
+            raise Forbidden(
+                f"models cannot be {asked.action}ed on this port: start the server with --allow-repository-control"
+            )
+        if exchange.body.strip() and _read_load(exchange.body).get("parameters"):
+            raise Malformed("parameters: none are known for this action")
+
+        def done(error: MaitredError | None) -> None:
+            if error is not None:
+                reply_error(exchange, error)
+            else:
+                reply_json(exchange, {})
+
+        (control.load if asked.action == "load" else control.unload)(asked.model, done)
+
+    def _site(self, exchange: Exchange) -> None:
+        if self._aside is None:
+            raise Unknown(f"there is no route {shown(exchange.path.decode('latin-1'))}")
+        self._aside.exchange(exchange)
+
+
+def _other_method(method: str, route: Route) -> Handler:
+    """What answers a method that the route does not name: HEAD is GET without its body, others get a 405."""
+    if ANY in route:
+        return route[ANY]
+    if method == "HEAD" and "GET" in route:
+        return route["GET"]
+    allowed = ", ".join([*route, "HEAD"] if "GET" in route else route)
+
+    def refuse(exchange: Exchange) -> None:
+        message = f"this route takes {allowed}, not {shown(method)}"
+        reply_json(exchange, {"error": message}, 405, b"Allow: %s\r\n" % allowed.encode())
+
+    return refuse
+
+
+def _reply_ready(exchange: Exchange, ready: bool, why: str) -> None:
+    if ready:
+        reply_json(exchange, {"ready": True})
+    else:
+        reply_json(exchange, {"ready": False, "error": f"not ready: {why}" if why else "not ready"}, 503)
+
+
+# ---------------------------------------------------------------- infer
+
+
+class Infer:
+    """The infer route of one model, compiled from its signature: bytes become a request, its result an answer."""
+
+    __slots__ = (
+        "served", "_seconds", "_description", "_signature", "_kinds", "_per_row", "_writer", "_all", "_wanted",
+        "_shapes", "_alone", "_known",
+    )  # fmt: skip
+
+    def __init__(self, served: Served, deadline_seconds: float) -> None:
+        """Raises NoReplica while the model has not told its signature yet."""
+        self.served = served
+        self._seconds = deadline_seconds
+        self._compile()
+
+    def _compile(self) -> None:
+        description = self.served.known()
+        signature: Signature = description.signature
+        self._description = description
+        self._signature = signature
+        self._kinds = {
+            name: (spec.datatype, spec.dtype, spec.nullable, spec.nan) for name, spec in signature.inputs.items()
+        }
+        self._per_row = description.traits.per_row_parameters
+        self._writer = Writer(self.served.name, self.served.version, signature)
+        self._all = self._writer.wanted(tuple(signature.outputs))
+        self._wanted: dict[tuple[str, ...], Wanted] = {}
+        self._shapes: set[tuple[int, ...]] = set()
+        only = next(iter(signature.inputs.values()))
+        self._alone = (
+            len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared
+        )
+        """Whether the check of a request looks at nothing but the shape of its one input."""
+        self._known: dict[tuple[int, ...], tuple[Any, ...]] = {}
+        """What is sure of requests with one input of this shape, where `_alone`: as UNKNOWN lists it."""
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
+        served = self.served
+        if served.description is not self._description:
+            self._compile()
+        heads = NO_HEADS
+        for name, value in exchange.headers:
+            if name in WATCHED and value != JSON:
+                heads = read_heads(exchange.headers)
+                break
+        body = exchange.body
+        received = exchange.received_at
+        if heads.json_length is not None:
+            head, rest = binary.split(body, heads.json_length)
+            envelope = decode(head)
+            tensors, rows, group = self._check(envelope, self._binary_tensors(envelope, rest))
+        else:
+            envelope = decode(body)
+            inputs = envelope.inputs
+            entry = inputs[0] if len(inputs) == 1 else NO_ENTRY
+            shape = entry.shape
+            name, datatype, dtype, nullable, nan, rows, group = self._known.get(shape, UNKNOWN)
+            if entry.name == name and entry.datatype == datatype and entry.parameters is None and entry.data:
+                # What was checked once need not be checked again: this is nearly every request of a small model.
+                tensors = {name: from_json(name, dtype, shape, entry.data, nullable, nan)}
+            else:
+                tensors, rows, group = self._check(envelope, self._tensors(envelope))
+        id = envelope.id
+        request = Request(
+            tensors, rows, group, received + self._seconds, NORMAL, ANONYMOUS.tenant, id or "", heads.trace, "", None,
+            None, len(body), received,
+        )  # fmt: skip
+        wanted, forms = self._all, None
+        if heads is not NO_HEADS or envelope.parameters is not None or envelope.outputs is not None:
+            wanted, forms = self._unusual(request, envelope, heads)
+        if id is not None and (len(id) > MAX_TEXT or "\0" in id):
+            check_id(id)
+        Call(exchange, self._writer, id, wanted, forms).follow(served.endpoint.submit(request))
+
+    def _check(self, envelope: Envelope, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], int, Any]:
+        """Inputs, rows and group of a payload that fits the signature. Raises Malformed."""
+        checked = self._signature.check(tensors)
+        if self._alone and tensors and len(self._known) < MAX_SHAPES:
+            entry = envelope.inputs[0]
+            self._known[entry.shape] = entry.name, *self._kinds[entry.name], checked.rows, checked.group
+        return checked.inputs, checked.rows, checked.group
+
+    def _tensors(self, envelope: Envelope) -> dict[str, Tensor]:
+        """The inputs of a JSON request. Raises Malformed naming the input."""
+        tensors: dict[str, Tensor] = {}
+        kinds = self._kinds
+        shapes = self._shapes
+        for entry in envelope.inputs:
+            name = entry.name
+            kind = kinds.get(name)
+            if kind is None or kind[0] != entry.datatype or name in tensors or entry.parameters is not None:
+                kind = self._kind(entry, tensors)
+                binary.cut((entry,), None)
+            shape = entry.shape
+            if shape not in shapes:
+                self._new_shape(name, shape)
+            if not entry.data:
+                raise Malformed(f"input {shown(name)}: data is missing")
+            tensors[name] = from_json(name, kind[1], shape, entry.data, kind[2], kind[3])
+        return tensors
+
+    def _binary_tensors(self, envelope: Envelope, rest: memoryview) -> dict[str, Tensor]:
+        """The inputs of a request with binary tensors; those are views of its body. Raises Malformed."""
+        tensors: dict[str, Tensor] = {}
+        cuts = binary.cut(envelope.inputs, rest)
+        for entry in envelope.inputs:
+            name = entry.name
+            kind = self._kind(entry, tensors)
+            if entry.shape not in self._shapes:
+                self._new_shape(name, entry.shape)
+            if name in cuts:
+                tensors[name] = from_raw(name, kind[1], entry.shape, cuts[name])
+            elif entry.data:
+                tensors[name] = from_json(name, kind[1], entry.shape, entry.data, kind[2], kind[3])
+            else:
+                raise Malformed(f"input {shown(name)}: neither data nor binary_data_size is there")
+        return tensors
+
+    def _kind(self, entry: InputEntry, seen: dict[str, Tensor]) -> Any:
+        """What the signature says about an input that is not plain. Raises Malformed for what it does not have."""
+        name = entry.name
+        kind = self._kinds.get(name)
+        if kind is None:
+            takes = ", ".join(map(repr, self._kinds))
+            raise Malformed(f"unknown input {shown(name)}: this model takes {takes}")
+        if kind[0] != entry.datatype:
+            raise Malformed(f"input {name!r}: expected {kind[0]}, got {shown(entry.datatype)[1:-1]}")
+        if name in seen:
+            raise Malformed(f"input {name!r} is sent twice")
+        if entry.parameters is not None and "shared_memory_region" in entry.parameters:
+            raise Malformed(f"input {name!r}: shared memory is not supported; send data or binary_data_size")
+        return kind
+
+    def _new_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        checked_shape(name, shape)
+        if len(self._shapes) < MAX_SHAPES:
+            self._shapes.add(shape)
+
+    def _unusual(self, request: Request, envelope: Envelope, heads: Heads) -> tuple[Wanted, Any]:
+        """Fill in what a request says besides its tensors; the outputs wanted, and their forms where not plain JSON."""
+        parameters = envelope.parameters
+        terms = read_parameters(parameters) if parameters else Terms()
+        request.lane = ANONYMOUS.allow(terms.lane)
+        seconds = min(heads.timeout_seconds, terms.timeout_seconds)
+        if seconds != FOREVER:
+            request.deadline = request.received_at + seconds
+        elif terms.lane == BACKGROUND:
+            request.deadline = FOREVER
+        request.id = request.id or heads.request_id
+        if terms.custom is not None:
+            request.parameters = terms.custom
+            if not self._per_row and request.group is not None:
+                request.group = (request.group, terms.mark)
+        wanted = self._all
+        if envelope.outputs:  # an empty list asks for all, as Triton's clients mean it
+            names = tuple([entry.name for entry in envelope.outputs])
+            wanted = self._wanted.get(names) or self._new_wanted(names)
+            request.outputs = names
+        return wanted, self._writer.forms(wanted, envelope.outputs, terms.binary_data_output)
+
+    def _new_wanted(self, names: tuple[str, ...]) -> Wanted:
+        wanted = self._writer.wanted(self._signature.check_outputs(names))
+        if len(self._wanted) < MAX_ROUTES:
+            self._wanted[names] = wanted
+        return wanted

@@ -1,0 +1,199 @@
+"""Row and column JSON, as V1 and the plain route speak it: values become tensors, results become values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from maitred.deployment.router import Served
+from maitred.errors import Malformed
+from maitred.gateway.answers import Call, Form
+from maitred.gateway.chain import ANONYMOUS
+from maitred.gateway.terms import NO_HEADS, WATCHED, read_heads
+from maitred.http.exchange import JSON, Exchange
+from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
+from maitred.model.signature import Signature, TensorSpec
+from maitred.wire.coerce import from_json, rows_json, unprintable
+from maitred.wire.json import Reader, shown
+
+Value = msgspec.Raw
+Row = dict[str, msgspec.Raw]
+
+read_rows: Final = Reader(list[Row])
+read_object: Final = Reader(Row)
+
+
+class Bridge:
+    """Between JSON values and one model's tensors."""
+
+    __slots__ = ("signature", "specs")
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.specs = signature.inputs
+
+    def columns(self, columns: Mapping[str, Value]) -> dict[str, Tensor]:
+        """Inputs that are given whole. Raises Malformed naming the input."""
+        return {name: self._tensor(self.spec(name), value, None) for name, value in columns.items()}
+
+    def rows(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Inputs that are given row by row, at least one. Raises Malformed naming the input."""
+        self.check_row_wise()
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: self._gathered(self.spec(name), rows) for name in names}
+
+    def check_row_wise(self) -> None:
+        """Raises Malformed where the model does not work row by row."""
+        if not self.signature.row_wise:
+            raise Malformed("this model does not work row by row: send its inputs as columns")
+
+    def only(self) -> TensorSpec:
+        """The model's single input. Raises Malformed where there are several."""
+        if len(self.specs) != 1:
+            raise Malformed(f"this model takes several inputs; name them: {', '.join(map(repr, self.specs))}")
+        return next(iter(self.specs.values()))
+
+    def spec(self, name: str) -> TensorSpec:
+        spec = self.specs.get(name)
+        if spec is None:
+            raise Malformed(f"unknown input {shown(name)}: this model takes {', '.join(map(repr, self.specs))}")
+        return spec
+
+    def _gathered(self, spec: TensorSpec, rows: Sequence[Row]) -> Tensor:
+        name = spec.name
+        values: list[Any] = [row.get(name) for row in rows]
+        if None in values:
+            filler = _filler(spec)
+            if filler is None:
+                raise Malformed(f"input {name!r}: row {values.index(None)} has none, and others have")
+            values = [filler if value is None else value for value in values]
+        if name in self.signature.shared:
+            if len({bytes(value) for value in values}) > 1:
+                raise Malformed(f"input {name!r} has no rows: its value must be the same in every row")
+            return self._tensor(spec, values[0], None)
+        text = b"[%b]" % b",".join(values)
+        return self._tensor(spec, text, len(rows))
+
+    def _tensor(self, spec: TensorSpec, value: Any, rows: int | None) -> Tensor:
+        inner: Any = spec.shape[1:]
+        shape = None
+        if rows is not None and all(isinstance(size, int) for size in inner):
+            shape = (rows, *inner)
+        tensor = from_json(spec.name, spec.dtype, shape, value, spec.nullable, spec.nan, spec.pad)
+        if tensor.shape == (0,) and all(isinstance(size, int) for size in inner):
+            return Tensor(tensor.dtype, (0, *inner), tensor.data)  # `[]` says nothing about what its rows would hold
+        return tensor
+
+    # ------------------------------------------------------------ results
+
+    def row_values(self, name: str, result: Result) -> list[bytes]:
+        """The value of each of this caller's rows of an output, as JSON. Raises ModelFault naming the output."""
+        memo = result.batch.memo
+        key = f"rows {name}"
+        values = memo.get(key)
+        spec = self.signature.outputs[name]
+        if values is None:
+            values = memo[key] = nested(result.batch.tensors[name], spec.nan)
+        own: list[Any] = values[result.start : result.stop]
+        if None in own:
+            raise unprintable(result.batch.tensors[name], spec.nan, name)
+        return own
+
+    def value(self, name: str, result: Result) -> bytes:
+        """The whole of an output, as JSON: all of this caller's rows, or what a model without rows gave."""
+        if self.signature.row_wise:
+            return b"[%b]" % b",".join(self.row_values(name, result))
+        tensor = result.batch.tensors[name]
+        nan = self.signature.outputs[name].nan
+        value = nested(Tensor(tensor.dtype, (1, *tensor.shape), tensor.data), nan)[0]
+        if value is None:
+            raise unprintable(tensor, nan, name)
+        return value
+
+
+def _filler(spec: TensorSpec) -> bytes | None:
+    """What stands for a value that a row leaves out; None where nothing can."""
+    if len(spec.shape) != 1:
+        return None
+    if spec.default is not None:
+        default = spec.default
+        return orjson.dumps(default.decode() if isinstance(default, bytes) else default)
+    return b"null" if spec.nullable and spec.optional else None
+
+
+def nested(tensor: Tensor, nan: Any) -> list[bytes | None]:
+    """Each row of the first axis as JSON, nested as its shape says; None for a row that JSON cannot show."""
+    rows, *inner = tensor.shape
+    if not inner:
+        return rows_json(tensor, nan)
+    if rows == 0:
+        return []
+    lists = rows
+    for size in inner[:-1]:
+        lists *= size
+    parts: list[bytes | None] = []
+    if lists:
+        flat = Tensor(tensor.dtype, (lists, inner[-1]), tensor.data)
+        parts = [None if part is None else b"[%b]" % part for part in rows_json(flat, nan)]
+    count = lists
+    for axis in range(len(inner) - 2, -1, -1):
+        size = inner[axis]
+        count = count // size if size else _product(rows, inner[:axis])
+        parts = [_list(parts[at * size : (at + 1) * size]) for at in range(count)]
+    return parts
+
+
+def _list(parts: list[bytes | None]) -> bytes | None:
+    return None if None in parts else b"[%b]" % b",".join(parts)  # type: ignore[arg-type]
+
+
+def _product(rows: int, sizes: Sequence[int]) -> int:
+    for size in sizes:
+        rows *= size
+    return rows
+
+
+def objects(names: Sequence[str], columns: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """JSON objects, one for each place in the columns, whose keys are the names."""
+    keys = [orjson.dumps(name) for name in names]
+    return [
+        b"{%b}" % b",".join([b"%b:%b" % pair for pair in zip(keys, values, strict=True)])
+        for values in zip(*columns, strict=True)
+    ]
+
+
+class Prediction:
+    """What the V1 and plain routes of one model share: the signature it has now, and the way into its endpoint."""
+
+    __slots__ = ("served", "_seconds", "_description", "bridge")
+
+    def __init__(self, served: Served, deadline_seconds: float) -> None:
+        """Raises NoReplica while the model has not told its signature yet."""
+        self.served = served
+        self._seconds = deadline_seconds
+        self._description = served.known()
+        self.bridge = Bridge(served.signature)
+
+    def refresh(self) -> None:
+        if self.served.description is not self._description:
+            self._description = self.served.known()
+            self.bridge = Bridge(self.served.signature)
+
+    def submit(self, exchange: Exchange, tensors: dict[str, Tensor], form: Form, how: Any) -> None:
+        """Have the model answer in `form`, which finds `how` as the call's `forms`. Raises MaitredError."""
+        heads = NO_HEADS
+        for name, value in exchange.headers:
+            if name in WATCHED and value != JSON:
+                heads = read_heads(exchange.headers)
+                break
+        checked = self.bridge.signature.check(tensors)
+        received = exchange.received_at
+        seconds = self._seconds if heads.timeout_seconds == FOREVER else heads.timeout_seconds
+        request = Request(
+            checked.inputs, checked.rows, checked.group, received + seconds, NORMAL, ANONYMOUS.tenant,
+            heads.request_id, heads.trace, "", None, None, len(exchange.body), received,
+        )  # fmt: skip
+        Call(exchange, form, None, self.bridge, how).follow(self.served.endpoint.submit(request))

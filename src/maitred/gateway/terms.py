@@ -1,0 +1,179 @@
+"""What a caller says about a request besides its tensors: media type, deadline, lane, trace, parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from maitred.errors import Malformed, UnsupportedMedia
+from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL
+from maitred.wire.binary import HEADER
+from maitred.wire.json import shown
+
+WATCHED: Final = frozenset(
+    (b"content-type", b"inference-header-content-length", b"maitred-timeout-ms", b"x-envoy-expected-rq-timeout-ms",
+     b"traceparent", b"x-request-id")
+)  # fmt: skip
+"""Headers that mean something to an infer route."""
+
+MAX_PARAMETERS: Final = 64
+MAX_TEXT: Final = 4096
+"""Characters of a string parameter or an id."""
+
+_MILLISECONDS: Final = re.compile(rb"\d{1,12}(\.\d{1,9})?")
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_MEDIA: Final = re.compile(r"\s*([\w.+-]+/[\w.+-]+|\*/\*)\s*((?:;[^;]*)*)\s*")
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s\";]*)\"?", re.IGNORECASE)
+_UTF8: Final = frozenset(("utf-8", "utf8", "us-ascii", "ascii"))
+
+
+class Heads(msgspec.Struct, gc=False):
+    """What the watched headers of one request say."""
+
+    timeout_seconds: float = FOREVER
+    trace: str = ""
+    request_id: str = ""
+    json_length: bytes | None = None
+    """The value of Inference-Header-Content-Length."""
+
+
+NO_HEADS: Final = Heads()
+"""Not to be changed."""
+
+
+def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
+    """Raises Malformed for a deadline that is none, UnsupportedMedia for a body that is not JSON or binary tensors."""
+    heads = Heads()
+    media = b""
+    for name, value in headers:
+        if name not in WATCHED:
+            continue
+        if name == b"content-type":
+            media = value
+        elif name == b"inference-header-content-length":
+            if heads.json_length is not None and heads.json_length != value:
+                raise Malformed(f"{HEADER} was sent twice with different values")
+            heads.json_length = value
+        elif name == b"maitred-timeout-ms":
+            heads.timeout_seconds = min(heads.timeout_seconds, _milliseconds("Maitred-Timeout-Ms", value))
+        elif name == b"x-envoy-expected-rq-timeout-ms":
+            if value.strip() != b"0":  # a proxy's way to say that it has no limit
+                timeout = _milliseconds("x-envoy-expected-rq-timeout-ms", value)
+                heads.timeout_seconds = min(heads.timeout_seconds, timeout)
+        elif name == b"traceparent":
+            if _TRACEPARENT.fullmatch(value):  # others are to be ignored, by the W3C's rule
+                heads.trace = value.decode()
+        else:
+            heads.request_id = value[:128].decode("latin-1")
+    if media:
+        check_media(media, heads.json_length is not None)
+    return heads
+
+
+def _milliseconds(name: str, value: bytes) -> float:
+    text = value.strip()
+    if not _MILLISECONDS.fullmatch(text) or float(text) == 0:
+        raise Malformed(f"{name} must be a positive number of milliseconds, got {shown(value.decode('latin-1'))}")
+    return float(text) / 1000.0
+
+
+def check_media(media: bytes, binary: bool) -> None:
+    """Refuse a body that is not UTF-8 JSON, nor (with the header that says where JSON ends) binary tensors.
+
+    Raises UnsupportedMedia, or Malformed for binary tensors without that header.
+    """
+    text = media.decode("latin-1")
+    match = _MEDIA.fullmatch(text)
+    kind = match[1].lower() if match else ""
+    charset = _CHARSET.search(match[2]) if match else None
+    if charset is not None and charset[1].lower() not in _UTF8:
+        raise UnsupportedMedia(f"charset {shown(charset[1])} is not spoken here; send UTF-8")
+    if kind == "application/json":
+        return
+    if kind != "application/octet-stream":
+        raise UnsupportedMedia(
+            f"content type {shown(text)} is not spoken here; send application/json, or application/octet-stream with "
+            f"{HEADER} for binary tensors"
+        )
+    if not binary:
+        raise Malformed(f"application/octet-stream needs the header {HEADER}: the size of the JSON before the tensors")
+
+
+# ---------------------------------------------------------------- V2 parameters
+
+_SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
+_OURS: Final = frozenset(("binary_data_output", "timeout", "priority", *_SEQUENCE))
+
+
+class Terms(msgspec.Struct, gc=False):
+    """What the request's own parameters say."""
+
+    timeout_seconds: float = FOREVER
+    lane: int = NORMAL
+    binary_data_output: bool = False
+    custom: dict[str, Any] | None = None
+    """For the model."""
+    mark: tuple[Any, ...] = ()
+    """Equal where the custom parameters are equal in value and type."""
+
+
+def read_parameters(parameters: Mapping[str, Any]) -> Terms:
+    """Raises Malformed naming the parameter.
+
+    `timeout`: microseconds; 0 is none. `priority`: 1 is the lane `high`, 0 and 2 `normal`, more `background`.
+    """
+    terms = Terms()
+    if len(parameters) > MAX_PARAMETERS:
+        raise Malformed(f"parameters: more than {MAX_PARAMETERS} of them")
+    timeout = parameters.get("timeout")
+    if timeout is not None and _count("timeout", timeout):
+        terms.timeout_seconds = timeout / 1e6
+    priority = parameters.get("priority")
+    if priority is not None:
+        terms.lane = (NORMAL, HIGH, NORMAL, BACKGROUND)[min(_count("priority", priority), 3)]
+    binary = parameters.get("binary_data_output", False)
+    if type(binary) is not bool:
+        raise Malformed("parameters.binary_data_output must be true or false")
+    terms.binary_data_output = binary
+    for name in _SEQUENCE:
+        if parameters.get(name):
+            raise Malformed(f"parameters.{name}: sequences are not supported; send the state with each request")
+    custom = {name: _scalar(name, value) for name, value in parameters.items() if name not in _OURS}
+    if custom:
+        terms.custom = custom
+        terms.mark = tuple((name, type(value).__name__, repr(value)) for name, value in sorted(custom.items()))
+    return terms
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise Malformed(f"parameters.{name} must be a whole number >= 0")
+    return value
+
+
+def _scalar(name: str, value: object) -> object:
+    if not name or len(name) > 128 or "\0" in name:
+        raise Malformed("parameters: a name is empty, longer than 128 characters or holds NUL")
+    if type(value) is str:
+        if len(value) > MAX_TEXT or "\0" in value:
+            raise Malformed(f"parameters.{_key(name)} is longer than {MAX_TEXT} characters or holds NUL")
+    elif type(value) is int:
+        if not -(2**63) <= value < 2**64:
+            raise Malformed(f"parameters.{_key(name)} does not fit 64 bits")
+    elif type(value) is not bool and type(value) is not float:
+        raise Malformed(f"parameters.{_key(name)} must be a string, a number, true or false")
+    return value
+
+
+def _key(name: str) -> str:
+    return shown(name)[1:-1]
+
+
+def check_id(id: str) -> str:
+    """Raises Malformed for an id that is too long to be carried along, or holds NUL."""
+    if len(id) > MAX_TEXT or "\0" in id:
+        raise Malformed(f"id is longer than {MAX_TEXT} characters or holds NUL")
+    return id

@@ -1,0 +1,299 @@
+"""What differs between operating systems: shared memory, the watch on child processes, and what the machine offers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+_F_SEAL_FUTURE_WRITE: Final = 0x10
+_PR_SET_PDEATHSIG: Final = 1
+_ZEROS: Final = bytes(1 << 20)
+_UNLIMITED: Final = 1 << 60
+"""Cgroup v1 says "no limit" with a number near 2**63."""
+
+
+def portable() -> bool:
+    """Whether to use only what every supported system has: elsewhere than on Linux, or with MAITRED_PORTABLE=1."""
+    return sys.platform != "linux" or os.environ.get("MAITRED_PORTABLE") == "1"
+
+
+# ---------------------------------------------------------------------- shared memory
+
+
+class Shared(NamedTuple):
+    """A nameless piece of memory: a writable map of it here, and a descriptor to hand to children."""
+
+    map: mmap.mmap
+    fd: int
+
+
+def reserve(size: int, children_write: bool) -> Shared:
+    """Nameless zeroed memory of `size` bytes, reserved in full and never to be resized.
+
+    Where `children_write` is False, a child that gets the descriptor can map it for reading only. Raises OSError
+    (ENOSPC, ENOMEM) where the system cannot give so much; a later write then never fails.
+    """
+    return _reserve_file(size, children_write) if portable() else _reserve_memfd(size, children_write)
+
+
+def _reserve_memfd(size: int, children_write: bool) -> Shared:
+    fd = os.memfd_create("maitred", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        shared = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        if not children_write:
+            with contextlib.suppress(OSError):  # Linux before 5.1: children still map it read-only, by agreement
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+        return Shared(shared, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _reserve_file(size: int, children_write: bool) -> Shared:
+    fd, path = tempfile.mkstemp(prefix="maitred-")
+    reading = -1
+    try:
+        if not children_write:
+            reading = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.unlink(path)
+    try:
+        left = size
+        while left:  # zeros written now, so that a full disk is an error here and not a fault later
+            left -= os.write(fd, _ZEROS[: min(left, len(_ZEROS))])
+        shared = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    except BaseException:
+        os.close(fd)
+        if reading >= 0:
+            os.close(reading)
+        raise
+    if children_write:
+        return Shared(shared, fd)
+    os.close(fd)
+    return Shared(shared, reading)
+
+
+def attach(fd: int, size: int, write: bool) -> mmap.mmap:
+    """Map, in a child, memory that the parent reserved. Raises PermissionError for a forbidden `write`."""
+    access = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
+    return mmap.mmap(fd, size, mmap.MAP_SHARED, access)
+
+
+# ---------------------------------------------------------------------- children
+
+
+def die_with_parent(parent: int, at_thread_end: bool) -> None:
+    """Have this process end when `parent` does, also while it is busy; exits at once if the parent has gone already.
+
+    The kernel's signal comes when the *thread* that made this process ends: `at_thread_end` says that this is wanted.
+    Otherwise, and where there is no such signal, a thread looks once a second.
+    """
+    if at_thread_end and not portable():
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_follow, args=(parent,), name="maitred-parent", daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+Exited = Callable[["int | None"], None]
+"""Called once with the exit code (negative: the signal), or None where someone else has collected it."""
+
+
+class ChildWatch(Protocol):
+    """The watch on one child process, which also reaps it."""
+
+    def stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP, a debugger) and not ended."""
+        ...
+
+    def kill(self, number: int) -> None:
+        """Signal the child's whole process group; harmless once the child has been reaped."""
+        ...
+
+
+def watch_child(loop: asyncio.AbstractEventLoop, pid: int, exited: Exited) -> ChildWatch:
+    """Call `exited` on `loop` when the child `pid`, which leads a process group, has ended and been reaped.
+
+    What is left of its group is killed first.
+    """
+    return _ThreadWatch(loop, pid, exited) if portable() else _PidfdWatch(loop, pid, exited)
+
+
+class _PidfdWatch:
+    """Linux: a descriptor that becomes readable at the child's end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int, exited: Exited) -> None:
+        self._loop = loop
+        self._pid = pid
+        self._exited = exited
+        self._fd = os.pidfd_open(pid)
+        self._reaped = False
+        loop.add_reader(self._fd, self._ended)
+
+    def stopped(self) -> bool:
+        if self._reaped:
+            return False
+        try:
+            return os.waitid(os.P_PIDFD, self._fd, os.WSTOPPED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:  # somebody else reaped it
+            return False
+
+    def kill(self, number: int) -> None:
+        if not self._reaped:
+            _signal_group(self._pid, number)
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self.kill(signal.SIGKILL)  # its helpers, while its number cannot have been given to another process
+        self._reaped = True
+        os.close(self._fd)
+        try:
+            code: int | None = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:
+            code = None
+        self._exited(code)
+
+
+class _ThreadWatch:
+    """Elsewhere: a thread that waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pid: int, exited: Exited) -> None:
+        self._loop = loop
+        self._pid = pid
+        self._exited = exited
+        self._stopped = False
+        self._reaped = False
+        threading.Thread(target=self._wait, name=f"maitred-child-{pid}", daemon=True).start()
+
+    def stopped(self) -> bool:
+        return self._stopped
+
+    def kill(self, number: int) -> None:
+        if not self._reaped:
+            _signal_group(self._pid, number)
+
+    def _wait(self) -> None:
+        code: int | None = None
+        while True:
+            try:
+                status = os.waitpid(self._pid, os.WUNTRACED | os.WCONTINUED)[1]
+            except ChildProcessError:
+                break
+            if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                code = os.waitstatus_to_exitcode(status)
+                break
+            self._stopped = os.WIFSTOPPED(status)
+        self._stopped = False
+        _signal_group(self._pid, signal.SIGKILL)  # as long as a helper lives, the group's number is taken
+        self._reaped = True
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits for this any more
+            self._loop.call_soon_threadsafe(self._exited, code)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only a zombie is left
+        os.killpg(pid, number)
+
+
+def end_of(code: int | None) -> str:
+    """How a process ended, for people: `was killed by SIGSEGV`, `exited with code 3`."""
+    if code is None:
+        return "ended, and another part of this program collected its exit code"
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+# ---------------------------------------------------------------------- what the machine offers
+
+
+class Memory(NamedTuple):
+    """What a process holds, in bytes."""
+
+    pss: int | None
+    """Its own pages and its share of shared ones; None where the system doesn't tell."""
+    rss: int
+
+
+def memory_of(pid: int) -> Memory | None:
+    """The memory that a process holds now; None if there is no such process or it may not be seen."""
+    try:
+        fields = _kilobytes(Path(f"/proc/{pid}/smaps_rollup"))
+        return Memory(fields["Pss"], fields["Rss"])
+    except (OSError, KeyError):
+        pass
+    try:
+        return Memory(None, _kilobytes(Path(f"/proc/{pid}/status"))["VmRSS"])
+    except (OSError, KeyError):
+        return None
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be taken before this machine or its control group runs out; None if unknown."""
+    found = []
+    with contextlib.suppress(OSError, KeyError):
+        found.append(_kilobytes(Path("/proc/meminfo"))["MemAvailable"])
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no such version of control groups, or "max"
+            bound = int((_CGROUP / limit).read_text())
+            if bound < _UNLIMITED:
+                found.append(max(0, bound - int((_CGROUP / used).read_text())))
+    return min(found, default=None)
+
+
+def cpu_quota() -> float:
+    """How many processors this process may use at once, at least: affinity and control group both counted."""
+    # sched_getaffinity is Linux only; mypy checks for one platform at a time
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with contextlib.suppress(OSError, ValueError):  # no control groups of this version, or "max"
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
+        return min(cores, int(quota) / int(period))
+    with contextlib.suppress(OSError, ValueError):
+        quota_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
+        if quota_us > 0:
+            return min(cores, quota_us / int((_CGROUP / "cpu/cpu.cfs_period_us").read_text()))
+    return cores
+
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def _kilobytes(path: Path) -> dict[str, int]:
+    """The lines `Name:  123 kB` of a file in /proc, in bytes."""
+    fields = {}
+    for line in path.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and words[1] == "kB":
+            fields[name] = int(words[0]) * 1024
+    return fields

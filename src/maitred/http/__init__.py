@@ -1,0 +1,1 @@
+"""HTTP: bytes become exchanges, exchanges become bytes. Knows no model."""

@@ -1,0 +1,83 @@
+"""One request and its answer, whichever version of HTTP carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import msgspec
+
+JSON: Final = b"application/json"
+
+INTERNAL: Final = "the server failed on this request; report it to whoever runs this server"
+"""What callers are told of a defect; the log says more."""
+
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+class Gone(Protocol):
+    """Whoever works for a caller and wants to know that the caller has left."""
+
+    def gone(self) -> None: ...
+
+
+class Exchange(msgspec.Struct, eq=False, weakref=False):
+    """What an application gets to see. Belongs to the loop of its connection; not thread-safe.
+
+    Answered once: by `reply`, or by `start`, any number of `write` and `end`. What is sent after the caller has left
+    is dropped; a second answer is a defect of the application and raises RuntimeError.
+    """
+
+    method: str
+    path: bytes
+    """As sent, before `?`; not unescaped."""
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    """Names in lower case."""
+    body: bytes | bytearray
+    """Complete, and inflated."""
+    received_at: float
+    """When the last byte was read, by the server's clock."""
+    gone: Any = None
+    """Set by the application: a `Gone`, called once if the caller leaves before the answer is complete."""
+    on_drain: Callable[[], None] | None = None
+    """Set by the application: called when `write` had returned False and there is room again."""
+
+    def header(self, name: bytes) -> bytes | None:
+        """Value of the first header called `name` (lower case)."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
+        """Answer in one piece. `extra`: complete header lines, each with its CRLF."""
+        raise NotImplementedError
+
+    def start(self, status: int, content_type: bytes = JSON, extra: bytes = b"") -> None:
+        """Begin an answer whose length is not known."""
+        raise NotImplementedError
+
+    def write(self, piece: bytes) -> bool:
+        """Send a piece. False: hold back until `on_drain`."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The answer that `start` began is complete."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Break off an answer that `start` began, so that the caller can see that it is not whole."""
+        raise NotImplementedError
+
+
+class Application(Protocol):
+    """Called once per request, with its whole body; answers now or later. What it raises becomes a 500."""
+
+    def exchange(self, exchange: Exchange) -> None: ...
+
+
+def error_body(message: str) -> bytes:
+    """The JSON object in which every error is told."""
+    return msgspec.json.encode({"error": message})

@@ -1,0 +1,591 @@
+"""HTTP/1.1 and 1.0 over httptools: a connection's bytes become exchanges.
+
+`data_received` is on the path of every request: there the budget wins over small functions. A plain request, alone on
+its connection and made of lines that are known, passes through none of the others; all else is the parser's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+import httptools
+
+from maitred.errors import MaitredError
+from maitred.http.answers import WAITING, Answers, OneExchange
+from maitred.http.coding import ANYTHING, check_coding
+from maitred.http.exchange import INTERNAL, JSON, error_body
+from maitred.http.heads import LENGTH_SHIFT, PLAIN, RequestLine, Unusual
+from maitred.http.inflate import coding_refused, inflate
+from maitred.http.limits import (
+    BODY,
+    BUSY,
+    CHUNKED,
+    CLOSING,
+    FIRST_BYTE,
+    HEAD,
+    IDLE,
+    Head,
+    Headers,
+    Refused,
+    check_framing,
+    check_head,
+    check_version,
+    head_bytes,
+    overdue,
+    split_target,
+    too_large_body,
+    too_large_head,
+    too_slow,
+)
+from maitred.http.port import LOG, Port
+
+# What has become of a connection's input.
+_FRESH: Final = 0
+_OPEN: Final = 1
+_LAST: Final = 2
+"""No more requests are taken; answers are still due."""
+_LINGERING: Final = 3
+"""All is answered; the caller may finish sending, so that it sees the answer and not a reset."""
+_CLOSED: Final = 4
+
+# Why reading is paused.
+_PIPELINED: Final = 1
+_CLOGGED: Final = 2
+_ENOUGH: Final = 4
+
+_SLICE_BYTES: Final = 4096
+"""The parser cannot be stopped: a slice bounds the requests read beyond the pipelining bound."""
+_HEAD_BYTES: Final = 8192
+"""Larger heads are the parser's."""
+_NO_LINES: Final = [b""]
+_NO_HEADERS: Final[Headers] = []
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_UPGRADE_OPTIONS: Final = (b"upgrade", b"http2-settings")
+_NOTHING_ACCEPTABLE: Final = Refused(406, "Accept-Encoding excludes all of identity, gzip and deflate; allow one")
+
+
+class Connection(asyncio.Protocol):
+    """One caller's connection, and the callbacks of its parser."""
+
+    __slots__ = (
+        "port", "transport", "answers", "queue",
+        "_request_lines", "_pair", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
+        "_line_key", "_target", "_headers", "_head", "_body", "_upgrading", "_rejected", "_count", "_sliced", "_raw",
+        "_barren", "_gained", "_header_count", "_ready", "_held", "_paused", "_continue_due", "_lingered",
+        "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at",
+    )  # fmt: skip
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self.transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self.answers = Answers(port, self)
+        self.queue = self.answers.queue
+        self._request_lines = port.heads.request_lines
+        self._pair = port.heads.pairs.__getitem__
+        self._weigh = port.heads.weights.__getitem__
+        self._fast = False
+        """Between two requests, with nothing else to see to: the next one may be a plain one."""
+        self._stage = _FRESH
+        self._mid = False
+        """A message has begun and is not complete."""
+        self._in_body = False
+        self._line: RequestLine | None = None
+        self._line_key = b""
+        """The request line as bytes, where it is to be learned."""
+        self._target = b""
+        self._headers: Headers = []
+        self._head: Head = (0, False, None, None, False)
+        self._body: bytes | bytearray = b""
+        self._upgrading = False
+        self._rejected: Refused | None = None
+        """Why a callback has stopped the parser."""
+        self._count = 0
+        """Messages begun."""
+        self._sliced = 0
+        """The message (by count) whose head did not come in one piece."""
+        self._raw = self._barren = self._gained = self._header_count = 0
+        self._ready = 0
+        """How many at the end of the queue the application has not seen yet."""
+        self._held = b""
+        """Input that the parser has not seen yet."""
+        self._paused = 0
+        self._continue_due = False
+        self._lingered = 0
+        self._seen = (0, 0)
+        self._seen_at = self._unsent_at = 0.0
+        self._seen_bytes = self._unsent = 0
+        self._new_parser()
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed = self._parser.feed_data
+
+    # ---- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = self.answers.transport = cast("asyncio.Transport", transport)
+        port = self.port
+        limits = port.limits
+        self.transport.set_write_buffer_limits(limits.buffered_bytes)
+        port.connections.add(self)
+        if len(port.connections) > limits.connections:
+            message = f"this server holds {limits.connections} connections, its limit; try again shortly"
+            self._refuse(Refused(503, message, b"Retry-After: 1\r\n"))
+            self._after(0)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._fast or self._mid or self.queue:
+            self._receive(data)
+            return
+        head, blank, body = data.partition(b"\r\n\r\n")
+        lines = head.split(b"\r\n") if blank and len(head) <= _HEAD_BYTES else _NO_LINES
+        line = self._request_lines.get(lines[0])
+        port = self.port
+        if line is None or len(lines) > port.most_headers:
+            self._line_key = lines[0]
+            self._receive(data)
+            return
+        del lines[0]
+        try:
+            headers = list(map(self._pair, lines))
+        except Unusual:
+            headers = _NO_HEADERS
+        # What is left of the weight without the body's length is the kind of head, if the body is complete and alone.
+        choice = PLAIN.get(sum(map(self._weigh, lines)) - (len(body) << LENGTH_SHIFT))
+        if choice is None or headers is _NO_HEADERS:
+            self._receive(data)
+            return
+        self._count += 1
+        method, path, query, _ = line
+        exchange = OneExchange(
+            method, path, query, headers, body, port.clock(), None, None, self.answers, choice, choice[1]
+        )
+        self.queue.append(exchange)
+        try:
+            port.exchange(exchange)
+        except Exception:
+            self._raised(exchange)
+
+    def eof_received(self) -> bool:
+        self._hang_up()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hang_up()
+        del self._feed, self._parser  # they hold bound methods of this object
+        self.port.left(self)
+
+    def pause_writing(self) -> None:
+        self.answers.clogged = True
+        self._pause(_CLOGGED)
+
+    def resume_writing(self) -> None:
+        self.answers.clogged = False
+        self._resume(_CLOGGED)
+        self.answers.drained()
+
+    # ---- the parser's side
+
+    def on_message_begin(self) -> None:
+        self._mid = True
+        self._count += 1
+        self._target = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        try:
+            self._take_head()
+        except Refused as refused:
+            self._rejected = refused
+            raise
+
+    def _take_head(self) -> None:
+        limits = self.port.limits
+        self._line = line = self._parse_line()
+        self._head = head = check_head(self._headers, line[3], limits)
+        self._in_body = True
+        self._raw = self._barren = self._gained = 0
+        self._header_count = len(self._headers)
+        if self._sliced == self._count and head_bytes(self._target, self._headers) > limits.head_bytes:
+            raise too_large_head(limits)
+        if head[4] and self._parser.should_upgrade():
+            self._upgrading = True
+            return
+        self._continue_due = head[1] and head[0] != 0
+        if self._continue_due and head[2] is not None:
+            try:
+                check_coding(head[2])
+            except MaitredError as error:  # before the caller sends a body for nothing
+                raise coding_refused(error) from None
+
+    def _parse_line(self) -> RequestLine:
+        method = self._parser.get_method().decode("ascii")
+        old = check_version(self._parser.get_http_version())
+        if method == "CONNECT":
+            raise Refused(405, "this is no proxy: CONNECT is not served here", b"Allow: GET, HEAD, POST\r\n")
+        path, query = split_target(self._target)
+        line = (method, path, query, old)
+        if self._line_key:
+            self.port.heads.learn(self._line_key, line)
+        return line
+
+    def on_body(self, piece: bytes) -> None:
+        body = self._body
+        if not body:
+            self._body = piece
+        elif isinstance(body, bytearray):
+            body += piece
+        else:
+            self._body = bytearray(body)
+            self._body += piece
+
+    def on_message_complete(self) -> None:
+        self._mid = self._in_body = False
+        self._line_key = b""
+        if self._upgrading:
+            return
+        method, path, query, old = cast("RequestLine", self._line)
+        length, _, coding, accept, _ = self._head
+        body, self._body = self._body, b""
+        headers = self._headers
+        special: Any = coding if body else None
+        if length == CHUNKED:
+            try:
+                self._check_chunked(body, headers)
+            except Refused as refused:
+                self._rejected = refused
+                raise
+        choice = ANYTHING if accept is None else self.port.choose(accept)
+        if not choice.identity and choice.coding is None:
+            special = _NOTHING_ACCEPTABLE
+        keep = self._parser.should_keep_alive()
+        plain = keep and not old and choice.identity and method != "HEAD"
+        received_at = self.port.clock()
+        self.queue.append(
+            OneExchange(
+                method, path, query, headers, body, received_at, None, None, self.answers, choice, plain,
+                keep, old, special,
+            )
+        )  # fmt: skip
+        self._ready += 1
+        self.answers.entangled = True
+
+    def _check_chunked(self, body: bytes | bytearray, headers: Headers) -> None:
+        limits = self.port.limits
+        if len(body) > limits.body_bytes:
+            raise too_large_body(limits)
+        if len(headers) - self._header_count > limits.headers:
+            raise Refused(400, f"the body ends in more than {limits.headers} trailers; send fewer")
+        del headers[self._header_count :]  # trailers are not headers
+
+    # ---- input that is not one plain request
+
+    def _receive(self, data: bytes) -> None:
+        """Take input in slices, as far as there is room for the requests in it."""
+        if self._stage == _FRESH:
+            data = self._first_bytes(data)
+        elif self._held:
+            self._held += data
+            return
+        at, size = 0, len(data)
+        while at < size and self._stage == _OPEN:
+            if len(self.queue) >= self.port.limits.pipelined:
+                self._held = data[at:]
+                self._fast, self.answers.entangled = False, True
+                self._pause(_PIPELINED)
+                return
+            appetite = self._appetite()
+            at += self._take(data if not at and size <= appetite else memoryview(data)[at : at + appetite])
+        if at < size:
+            self._discard(size - at)
+
+    def _first_bytes(self, data: bytes) -> bytes:
+        """Tell HTTP/2 from HTTP/1; what is left to be read as the latter."""
+        data = self._held + data
+        self._held = b""
+        if _PREFACE.startswith(data) and len(data) < len(_PREFACE):
+            self._held = data
+            return b""
+        self._stage, self._fast = _OPEN, True
+        if not data.startswith(_PREFACE):
+            return data
+        if self.port.two is None:
+            self._refuse(Refused(400, "HTTP/2 is not spoken on this port; use HTTP/1.1"))
+            self._after(0)
+            return data
+        self._stage, self._fast = _CLOSED, False
+        self.port.left(self)
+        protocol = self.port.two()
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(data)
+        return b""
+
+    def _appetite(self) -> int:
+        """How much the parser may get at once: what is known to be body at least."""
+        if self._in_body and self._head[0] > 0:
+            return max(_SLICE_BYTES, self._head[0] - len(self._body))
+        return _SLICE_BYTES
+
+    def _take(self, piece: bytes | memoryview) -> int:
+        """Have one slice parsed; how much of it was."""
+        taken = len(piece)
+        try:
+            self._feed(piece)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            taken = self._stopped(error, taken)
+        self._after(taken)
+        return taken
+
+    def _after(self, taken: int) -> None:
+        """Act on what a slice has brought."""
+        if self._ready:
+            self._pump()
+        if self._mid and self._stage == _OPEN:
+            try:
+                self._check_unfinished(taken)
+            except Refused as refused:
+                self._refuse(refused)
+                self._pump()
+        answers = self.answers
+        if answers.has_output() or answers.last:
+            answers.flush()
+        answers.untangle()
+
+    def _check_unfinished(self, taken: int) -> None:
+        limits = self.port.limits
+        if not self._in_body:
+            # The slice in which a head begins does not count: it may hold other requests too.
+            self._raw = self._raw + taken if self._sliced == self._count else 0
+            self._sliced = self._count
+            if self._raw > limits.head_bytes:
+                raise too_large_head(limits)
+            return
+        if self._continue_due:
+            self._continue()
+        if self._head[0] == CHUNKED:
+            size = len(self._body)
+            self._raw += taken
+            self._barren = self._barren + taken if size == self._gained else 0
+            self._gained = size
+            check_framing(self._raw, size, self._barren, len(self._headers) - self._header_count, limits)
+
+    def _continue(self) -> None:
+        """Ask for the body that the caller holds back, once all earlier answers are out."""
+        if self._body:
+            self._continue_due = False
+        elif not self.queue and not self.answers.has_output():
+            self._continue_due = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _stopped(self, error: Exception, size: int) -> int:
+        """The parser will not go on: how much of the slice of `size` bytes is dealt with."""
+        if isinstance(error, httptools.HttpParserUpgrade):
+            self._replay()
+            return int(error.args[0])
+        if self._rejected is not None:
+            self._refuse(self._rejected)
+        elif isinstance(error, httptools.HttpParserCallbackError):
+            LOG.error("a request could not be taken in", exc_info=error)
+            self._refuse(Refused(500, INTERNAL))
+        elif self.queue and not self.queue[-1].keep:
+            self.take_no_more()  # more input behind a request that asked for the end
+        else:
+            self._refuse(Refused(400, f"this is not valid HTTP/1.1 ({error}); correct the request"))
+        return size
+
+    def _replay(self) -> None:
+        """Read a head that asked for another protocol again, without its asking: it is answered in HTTP/1.1.
+
+        The parser skips the body of such a request; common clients send h2c upgrades with a body.
+        """
+        method, _, _, old = cast("RequestLine", self._line)
+        version = b"1.0" if old else b"1.1"
+        lines = [b"%b %b HTTP/%b\r\n" % (method.encode(), self._target, version)]
+        for name, value in self._headers:
+            if name == b"connection":
+                kept = [option for option in value.split(b",") if option.strip().lower() not in _UPGRADE_OPTIONS]
+                value = b",".join(kept).strip()
+            if name not in _UPGRADE_OPTIONS and (value or name != b"connection"):
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self._upgrading = self._mid = self._in_body = False
+        self._new_parser()
+        headers = self._headers
+        try:
+            self._feed(b"".join(lines) + b"\r\n")
+        except httptools.HttpParserError as error:
+            self._stopped(error, 0)
+        else:  # the application sees what was sent
+            if self._mid:
+                self._headers, self._header_count = headers, len(headers)
+            else:
+                self.queue[-1].headers = headers
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer with an error after all earlier requests, and take no more input."""
+        self.take_no_more()
+        self._mid = self._in_body = self._continue_due = False
+        self._body = self._held = b""
+        refusal = OneExchange("", b"", b"", [], b"", self.port.clock(), answers=self.answers, keep=False)
+        refusal.special = refused
+        self.queue.append(refusal)
+        self._ready += 1
+
+    def _discard(self, size: int) -> None:
+        """Input that nobody will read: taken for a while, so that the caller sees its answer and not a reset."""
+        self._lingered += size
+        if self._lingered > self.port.limits.linger_bytes:
+            self._pause(_ENOUGH)
+
+    # ---- requests on their way to the application
+
+    def _pump(self) -> None:
+        """Hand over the requests that are ready, in their order."""
+        if self.answers.collecting:
+            return
+        self.answers.collecting = True
+        while self._ready:
+            exchange = self.queue[-self._ready]
+            self._ready -= 1
+            special = exchange.special
+            if special is None:
+                self._hand_over(exchange)
+            elif isinstance(special, Refused):
+                exchange.reply(special.status, error_body(special.message), JSON, special.extra)
+            else:
+                inflate(exchange, special, self.port, self._hand_over)
+        self.answers.collecting = False
+
+    def _hand_over(self, exchange: OneExchange) -> None:
+        try:
+            self.port.exchange(exchange)
+        except Exception:
+            self._raised(exchange)
+
+    def _raised(self, exchange: OneExchange) -> None:
+        """The application has failed: it is told in the log, with the path escaped, and to the caller in general."""
+        LOG.exception("the application raised on %s %s", exchange.method, ascii(exchange.path)[2:-1])
+        if exchange.phase == WAITING:
+            exchange.reply(500, error_body(INTERNAL))
+        else:
+            exchange.abort()
+
+    # ---- what the answers ask of the input
+
+    def has_more(self) -> bool:
+        return bool(self._mid or self._held or self._ready)
+
+    def catch_up(self) -> None:
+        if self._held and self._stage == _OPEN and len(self.queue) < self.port.limits.pipelined:
+            held, self._held = self._held, b""
+            self._fast = True
+            self._receive(held)
+            if not self._held:
+                self._resume(_PIPELINED)
+        if self._continue_due and self._mid:
+            self.answers.flush()
+            self._continue()
+
+    def take_no_more(self) -> None:
+        self.answers.last = True
+        if self._stage < _LAST:
+            self._stage, self._fast = _LAST, False
+
+    def all_answered(self) -> None:
+        """Let the caller know that all is said, and wait for its end."""
+        if self._stage >= _LINGERING:
+            return
+        self._stage = _LINGERING
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+        else:
+            self.close()
+
+    # ---- pauses and ends
+
+    def _pause(self, reason: int) -> None:
+        if not self._paused and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._paused |= reason
+
+    def _resume(self, reason: int) -> None:
+        if self._paused & reason:
+            self._paused &= ~reason
+            if not self._paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def _hang_up(self) -> None:
+        self._stage, self._fast, self._mid = _CLOSED, False, False
+        self._body = self._held = b""
+        self._ready = 0
+        self.answers.hang_up()
+
+    def close(self) -> None:
+        """Take no more requests and close once what was written is out."""
+        self._hang_up()
+        self.transport.close()
+
+    def is_idle(self) -> bool:
+        """Whether nothing of a request has been read that is not answered."""
+        return not (self.queue or self._mid or self._held or self.answers.has_output() or self.answers.last)
+
+    # ---- time
+
+    def sweep(self, now: float) -> None:
+        """Notice in which phase the connection is, and end it if it has been there for too long."""
+        if self._is_stalled(now):
+            self.transport.abort()
+            return
+        phase = self._phase()
+        seen = (phase, self._count)
+        if seen != self._seen:
+            self._seen, self._seen_at, self._seen_bytes = seen, now, len(self._body)
+            return
+        limits = self.port.limits
+        seconds = now - self._seen_at
+        if phase != BODY:
+            if overdue(phase, seconds, limits):
+                self._expire(phase)
+        elif seconds >= limits.body_window_seconds:
+            if too_slow(len(self._body) - self._seen_bytes, seconds, limits):
+                self._expire(phase)
+            else:
+                self._seen_at, self._seen_bytes = now, len(self._body)
+
+    def _phase(self) -> int:
+        if self._stage >= _LINGERING:
+            return BUSY if self._unsent else CLOSING
+        if self._paused:
+            return BUSY
+        if self._mid:
+            return BODY if self._in_body else HEAD
+        if self._stage == _FRESH:
+            return HEAD if self._held else FIRST_BYTE
+        return BUSY if self.queue else IDLE
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the caller has taken nothing of what waits for it for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or not self._unsent or unsent < self._unsent:
+            self._unsent, self._unsent_at = unsent, now
+            return False
+        return now - self._unsent_at >= self.port.limits.stalled_seconds
+
+    def _expire(self, phase: int) -> None:
+        if phase == CLOSING:
+            self.transport.abort()
+            return
+        if phase in (HEAD, BODY):
+            part = "head" if phase == HEAD else "body"
+            self._refuse(Refused(408, f"the request's {part} came too slowly; send it faster"))
+            self._after(0)
+            if self.queue:
+                return  # earlier requests are answered first
+        self.close()

@@ -1,0 +1,129 @@
+"""What the connections of one port share: the application, limits, the time of day, and what they remember together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from maitred.clock import Clock
+from maitred.http.coding import Choice, choose
+from maitred.http.exchange import JSON, REASONS, Application
+from maitred.http.heads import MOST_LINES, Heads
+from maitred.http.limits import Limits
+
+if TYPE_CHECKING:
+    from maitred.http.one import Connection
+
+LOG: Final = logging.getLogger("maitred.http")
+
+_REMEMBERED: Final = 1024
+_REMEMBERED_BYTES: Final = 512
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class Port:
+    """Belongs to one loop."""
+
+    __slots__ = (
+        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "json_ok", "plain_below",
+        "most_headers", "emptied", "_date", "_beginnings", "_choices", "_workers",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        app: Application,
+        limits: Limits,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        two: ProtocolFactory | None = None,
+    ) -> None:
+        self.exchange = app.exchange
+        self.limits = limits
+        self.clock = clock
+        self.loop = loop
+        self.plain_below = limits.compress_from_bytes
+        """Bodies of that size and more, and all while draining, take the long way out."""
+        self.most_headers = min(limits.headers, MOST_LINES)
+        self.two = two
+        """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.heads = Heads(limits.body_bytes)
+        self.emptied: Callable[[], None] | None = None
+        """Called when the last connection has closed."""
+        self._choices: dict[bytes, Choice] = {}
+        self._workers: ThreadPoolExecutor | None = None
+        self.json_ok: dict[int, bytes] = {}
+        """Head by size of body, for bodies that are not compressed; begun anew every second, with the date."""
+        self.set_date("Thu, 01 Jan 1970 00:00:00 GMT")
+
+    def set_date(self, date: str) -> None:
+        """Use `date` in answers; called once a second."""
+        self._date = date.encode("ascii")
+        self._beginnings: dict[tuple[int, bytes], bytes] = {}
+        self.json_ok = {}
+
+    def head(self, status: int, content_type: bytes) -> bytes:
+        """An answer's head as far as its Content-Type."""
+        head = self._beginnings.get((status, content_type))
+        if head is None:
+            head = b"HTTP/1.1 %d %b\r\nDate: %b\r\n" % (status, REASONS.get(status, b"Unknown"), self._date)
+            if content_type:
+                head += b"Content-Type: %b\r\n" % content_type
+            if len(self._beginnings) < _REMEMBERED:
+                self._beginnings[status, content_type] = head
+        return head
+
+    def json_head(self, size: int) -> bytes:
+        """The head, but for what the application adds, of a JSON answer with status 200 and `size` bytes of body."""
+        head = self.json_ok.get(size)
+        if head is None:
+            self.json_ok[size] = head = b"%bContent-Length: %d\r\n" % (self.head(200, JSON), size)
+        return head
+
+    def choose(self, accept: bytes) -> Choice:
+        """`coding.choose`, remembered: few clients differ in this header."""
+        choice = self._choices.get(accept)
+        if choice is None:
+            choice = choose(accept)
+            if len(self._choices) >= _REMEMBERED:
+                self._choices.clear()
+            if len(accept) <= _REMEMBERED_BYTES:
+                self._choices[accept] = choice
+        return choice
+
+    def workers(self) -> ThreadPoolExecutor:
+        """Threads for compressing and inflating what would hold up the loop."""
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(2, thread_name_prefix="maitred-coding")
+        return self._workers
+
+    def begin_drain(self) -> None:
+        """From now on answers say `Connection: close`."""
+        self.draining = True
+        self.plain_below = 0
+
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self.emptied is not None:
+            self.emptied()
+
+    def in_flight(self) -> int:
+        """Requests read and not yet answered."""
+        return sum(len(connection.queue) for connection in self.connections)
+
+    def sweep(self) -> None:
+        """Close the connections whose time is up; called once a second."""
+        self.heads.make_room()
+        now = self.clock()
+        for connection in tuple(self.connections):
+            connection.sweep(now)
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._workers = None

@@ -1,0 +1,123 @@
+"""A port that listens: starts, counts, drains and stops the connections of one socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from email.utils import formatdate
+
+from maitred.clock import Clock, monotonic
+from maitred.http.exchange import Application
+from maitred.http.limits import SWEEP_SECONDS, Limits
+from maitred.http.one import Connection
+from maitred.http.port import Port, ProtocolFactory
+
+BACKLOG = 4096
+
+
+class Server:
+    """One listening socket and its connections. All calls belong to the loop in which `start` ran."""
+
+    def __init__(
+        self,
+        app: Application,
+        limits: Limits | None = None,
+        clock: Clock = monotonic,
+        two: ProtocolFactory | None = None,
+    ) -> None:
+        self._app = app
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._two = two
+        self._port: Port | None = None
+        self._listener: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.host = ""
+        self.port = 0
+        """The port number in use, once started."""
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, listening: socket.socket | None = None) -> None:
+        """Listen on the first address that `host` has, or on a socket that is bound already. Raises OSError."""
+        if self._port is not None:
+            raise RuntimeError("a server is started once")
+        loop = asyncio.get_running_loop()
+        shared = Port(self._app, self._limits, self._clock, loop, self._two)
+        bound = listening if listening is not None else await _bind(loop, host, port)
+        self._listener = await loop.create_server(lambda: Connection(shared), sock=bound, backlog=BACKLOG)
+        self._port = shared
+        self.host, self.port = bound.getsockname()[:2]
+        self._tick()
+
+    def _tick(self) -> None:
+        """Once a second: the time of day for answers, and the connections whose time is up."""
+        shared = self._shared()
+        shared.set_date(formatdate(time.time(), usegmt=True))
+        shared.sweep()
+        self._timer = shared.loop.call_later(SWEEP_SECONDS, self._tick)
+
+    def _shared(self) -> Port:
+        if self._port is None:
+            raise RuntimeError("the server has not been started")
+        return self._port
+
+    @property
+    def connections(self) -> int:
+        return len(self._shared().connections)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests read and not yet answered."""
+        return self._shared().in_flight()
+
+    def begin_drain(self) -> None:
+        """From now on answers say `Connection: close`; new connections are still taken."""
+        self._shared().begin_drain()
+
+    async def stop(self, within_seconds: float = 30.0) -> int:
+        """Stop listening, let running requests end, cut off the rest; how many were cut off."""
+        shared = self._shared()
+        self.begin_drain()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in tuple(shared.connections):
+            if connection.is_idle():
+                connection.close()
+        await _until_empty(shared, within_seconds)
+        cut = shared.in_flight()
+        for connection in tuple(shared.connections):
+            connection.transport.abort()
+        await _until_empty(shared, 1.0)  # connection_lost comes in the next turn
+        if self._timer is not None:
+            self._timer.cancel()
+        shared.close()
+        return cut
+
+
+async def _until_empty(shared: Port, within_seconds: float) -> None:
+    """Wait until the last connection has closed, or the time is up."""
+    if not shared.connections:
+        return
+    empty = asyncio.Event()
+    shared.emptied = empty.set
+    try:
+        await asyncio.wait_for(empty.wait(), within_seconds)
+    except TimeoutError:
+        return
+    finally:
+        shared.emptied = None
+
+
+async def _bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = addresses[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,1 @@
+"""MODEL: what is served: its signature, its artifact, and how it is loaded and called."""

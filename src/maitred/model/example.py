@@ -1,0 +1,162 @@
+"""An example kept with a model: inputs and the outputs they gave, as JSON that anybody can read."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from maitred.errors import Malformed
+from maitred.model.refusals import CannotPack, Corrupt
+from maitred.model.signature import Signature, TensorSpec
+from maitred.wire.coerce import DATATYPES, FLOATS, NAN_NAMES, NUMPY_TYPES, Array, from_array, to_array
+
+MAX_BYTES: Final = 4 << 20
+"""Bound on the example's file."""
+
+Arrays = dict[str, Array]
+
+
+class Example(NamedTuple):
+    """Real inputs of a model, and what it answered; no outputs where its answers are not repeatable."""
+
+    inputs: Arrays
+    outputs: Arrays
+
+    def rows(self, signature: Signature) -> int:
+        """Size of the row axis; 1 for a model that is not row-wise."""
+        for name, array in self.inputs.items():
+            if signature.row_wise and signature.inputs[name].shape[:1] == (signature.row_symbol,):
+                return int(array.shape[0])
+        return 1
+
+
+class _Tensor(msgspec.Struct):
+    """One tensor, in the form of the Open Inference Protocol; bytes are base64 and say so."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any]
+    parameters: dict[str, str] | None = None
+
+
+class _Document(msgspec.Struct):
+    inputs: list[_Tensor]
+    outputs: list[_Tensor] = []
+
+
+def write(path: Path, example: Example, signature: Signature) -> None:
+    """Write the example. Raises `CannotPack` if it is too large to keep."""
+    document = {
+        "inputs": [_document(signature.inputs[name], array) for name, array in example.inputs.items()],
+        "outputs": [_document(signature.outputs[name], array) for name, array in example.outputs.items()],
+    }
+    text = msgspec.json.encode(document)
+    if len(text) > MAX_BYTES:
+        raise CannotPack(f"the example takes {len(text)} bytes, more than {MAX_BYTES}: give fewer rows")
+    path.write_bytes(msgspec.json.format(text, indent=1) if len(text) < 4096 else text)
+
+
+def read(path: Path, signature: Signature) -> Example:
+    """Read an example that fits the signature; nothing of it is run. Raises `Corrupt`."""
+    try:
+        if path.stat().st_size > 2 * MAX_BYTES:
+            raise Corrupt("the example is too large")
+        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        inputs = {tensor.name: _array(signature.inputs[tensor.name], tensor) for tensor in document.inputs}
+        outputs = {tensor.name: _array(signature.outputs[tensor.name], tensor) for tensor in document.outputs}
+        checked = signature.check({name: from_array(array, name) for name, array in inputs.items()})
+    except (msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError, Malformed) as error:
+        raise Corrupt(f"the example does not fit the signature: {error}") from error
+    return Example({name: to_array(tensor) for name, tensor in checked.inputs.items()}, outputs)
+
+
+def differences(example: Example, got: Mapping[str, Any], signature: Signature) -> list[str]:
+    """What differs by more than the signature's tolerance: one line per output, with the worst place."""
+    lines = (_difference(signature.outputs[name], want, got.get(name)) for name, want in example.outputs.items())
+    return [line for line in lines if line]
+
+
+def _difference(spec: TensorSpec, want: Array, got: Any) -> str:
+    if got is None:
+        return f"output {spec.name!r} is missing"
+    found = np.asarray(got)
+    if found.shape != want.shape:
+        return f"output {spec.name!r} has the shape {list(found.shape)}, not {list(want.shape)}"
+    if spec.dtype not in FLOATS:
+        wrong = np.flatnonzero((found != want).reshape(-1))
+        return _worst(spec, want, found, int(wrong[0]), f"{len(wrong)} of {want.size} differ") if len(wrong) else ""
+    wide_want, wide_found = want.astype(np.float64).reshape(-1), found.astype(np.float64).reshape(-1)
+    rtol, atol = spec.tolerance
+    fine = np.isclose(wide_found, wide_want, rtol=rtol, atol=atol, equal_nan=True)
+    if fine.all():
+        return ""
+    distance = np.where(fine, -1.0, np.nan_to_num(np.abs(wide_found - wide_want), nan=math.inf, posinf=math.inf))
+    said = f"{np.count_nonzero(~fine)} of {want.size} differ by more than rtol={rtol:g}, atol={atol:g}"
+    return _worst(spec, want, found, int(distance.argmax()), said)
+
+
+def _worst(spec: TensorSpec, want: Array, found: Array, index: int, said: str) -> str:
+    place = [int(i) for i in np.unravel_index(index, want.shape)]
+    expected, given = want.reshape(-1)[index], found.reshape(-1)[index]
+    return f"output {spec.name!r}: {said}; worst at {place}: expected {_shown(expected)}, got {_shown(given)}"
+
+
+def _shown(value: Any) -> str:
+    return repr(value.item() if isinstance(value, np.generic) else value)[:80]
+
+
+def request_text(inputs: Mapping[str, Array], signature: Signature) -> str:
+    """The inputs as a request of the Open Inference Protocol, for people to copy."""
+    tensors = [_document(signature.inputs[name], array) for name, array in inputs.items()]
+    return msgspec.json.encode({"inputs": tensors}).decode()
+
+
+def take_rows(inputs: Mapping[str, Array], signature: Signature, index: Array) -> Arrays:
+    """The rows of that index, in its order; inputs and outputs without rows stay as they are."""
+    specs = {**signature.inputs, **signature.outputs}
+    symbol = signature.row_symbol if signature.row_wise else None
+    return {
+        name: array[index] if symbol is not None and specs[name].shape[:1] == (symbol,) else array
+        for name, array in inputs.items()
+    }
+
+
+def _document(spec: TensorSpec, array: Array) -> dict[str, Any]:
+    flat = array.reshape(-1).tolist()
+    shape = list(array.shape)
+    document: dict[str, Any] = {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": shape, "data": flat}
+    if spec.dtype == "bytes":
+        document["data"] = [base64.b64encode(item).decode() for item in flat]
+        document["parameters"] = {"encoding": "base64"}
+    elif spec.dtype in FLOATS:
+        document["data"] = [_number(float(item)) for item in flat]
+    return document
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _array(spec: TensorSpec, tensor: _Tensor) -> Array:
+    if tensor.datatype != DATATYPES[spec.dtype]:
+        raise ValueError(f"{spec.name!r} is {tensor.datatype}, not {DATATYPES[spec.dtype]}")
+    data = tensor.data
+    if spec.dtype == "bytes":
+        data = [base64.b64decode(item, validate=True) for item in data]
+    elif spec.dtype in FLOATS:
+        data = [NAN_NAMES[item] if isinstance(item, str) else float(item) for item in data]
+        return np.array(data, np.float64).astype(NUMPY_TYPES[spec.dtype]).reshape(tensor.shape)
+    elif spec.dtype == "str" and not all(isinstance(item, str) for item in data):
+        raise ValueError(f"{spec.name!r} must hold strings")
+    array = np.empty(len(data), NUMPY_TYPES[spec.dtype])
+    array[:] = data
+    return array.reshape(tensor.shape)

@@ -1,0 +1,157 @@
+"""The protocol that a framework's flavor fulfils, and how a flavor is found for a file, an object or a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from maitred.messages import DType
+from maitred.model.predictor import Predictor, Traits
+from maitred.model.refusals import CannotLoad, NotFound
+from maitred.model.signature import TOLERANCES, BadSignature, Signature, TensorSpec
+from maitred.plugins import ExtensionPoint, PluginError
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flavor gets to make a predictor of. Whoever calls has verified the files and settled trust."""
+
+    root: Path
+    """The artifact's folder, or the folder in which the bare file lies."""
+    file: str = ""
+    """The file to open, relative to `root`; empty for a module of the installed packages."""
+    entry: str = ""
+    """What to take from it: `Class`, `function` or, without `file`, `package.module:Class`."""
+    signature: Signature | None = None
+    """As the manifest says; None: derive it from the model."""
+    traits: Traits | None = None
+    options: dict[str, Any] = {}
+    device: str = "cpu"
+    trusted: bool = False
+    """Whether code that comes with the files may run."""
+    packed: bool = False
+    """Whether the files are an artifact's, so that what they hold is not the operator's own word."""
+    sample: Any = None
+    """Inputs as the model's author writes them (a data frame, an array), where they are at hand: packing."""
+
+    @property
+    def path(self) -> Path:
+        """The file to open."""
+        return self.root / self.file
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a file or an object says about itself."""
+
+    signature: Signature
+    traits: Traits
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What `save` wrote: the file to open later, what to take from it, and options to remember."""
+
+    file: str
+    entry: str = ""
+    options: dict[str, Any] = {}
+
+
+@runtime_checkable
+class Flavor(Protocol):
+    """How the models of one framework are recognised, saved and loaded. Stateless; safe to share between threads.
+
+    Only `save` and `open` may import the framework; where it is missing they raise `MissingExtra`.
+    `maitred.testing.flavors` has the tests that a flavor must pass.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    """File names that it opens end so, lower case with the dot."""
+    libraries: tuple[str, ...]
+    """Distributions whose versions are recorded with the model."""
+
+    def claims(self, model: object) -> bool:
+        """Whether it can save this object. Imports nothing: an object's framework is loaded already."""
+        ...
+
+    def dangers(self, opening: Opening) -> tuple[str, ...]:
+        """What of the files would run or be imported if they were opened, one line each; none for pure data.
+
+        Runs nothing of it. A file that it cannot judge is a danger.
+        """
+        ...
+
+    def derive(self, opening: Opening) -> Found | None:
+        """What the file says about itself without running anything; None if only an opened model can tell."""
+        ...
+
+    def save(self, model: Any, folder: Path) -> Saved:
+        """Write an object that it claims, or copy the file at a `Path`, into an empty folder. Raises `CannotPack`."""
+        ...
+
+    def open(self, opening: Opening) -> Predictor:
+        """The model, ready to predict. Raises `LoadRefused`."""
+        ...
+
+
+def spec_of(name: str, dtype: str, shape: tuple[int | str, ...], labels: tuple[str, ...] | None = None) -> TensorSpec:
+    """A derived tensor, with the tolerance that its dtype has by default."""
+    known = cast(DType, dtype)
+    return TensorSpec(name, known, shape, tolerance=TOLERANCES.get(known, (0.0, 0.0)), labels=labels)
+
+
+def derived(inputs: list[TensorSpec], outputs: list[TensorSpec]) -> Signature:
+    """A signature of derived tensors. Raises `CannotLoad` where the model's own names or types cannot be served."""
+    try:
+        return Signature({spec.name: spec for spec in inputs}, {spec.name: spec for spec in outputs})
+    except BadSignature as error:
+        raise CannotLoad(f"the model's own signature cannot be served as it is: {error}") from error
+
+
+def _check(name: str, found: object) -> Flavor:
+    flavor = found() if isinstance(found, type) else found
+    if not isinstance(flavor, Flavor):
+        raise TypeError("it lacks a method or attribute of maitred.model.flavors.Flavor")
+    if flavor.name != name:
+        raise ValueError(f"it calls itself {flavor.name!r}")
+    return flavor
+
+
+FLAVORS: Final[ExtensionPoint[Flavor]] = ExtensionPoint(
+    "maitred.flavors",
+    {
+        "python": "maitred.model.flavors.python:Python",
+        "onnx": "maitred.model.flavors.onnx:Onnx",
+        "sklearn": "maitred.model.flavors.sklearn:Sklearn",
+    },
+    _check,
+)
+"""Flavors by name; packages add theirs with an entry point of the group `maitred.flavors`."""
+
+
+def named(name: str) -> Flavor:
+    """The flavor of that name. Raises `NotFound` saying which there are."""
+    try:
+        return FLAVORS.open(name)
+    except PluginError as error:
+        raise NotFound(str(error)) from error
+
+
+def for_file(path: str) -> Flavor:
+    """The flavor that opens files named like this one. Raises `NotFound` naming all suffixes."""
+    suffixes: list[str] = []
+    for name in FLAVORS.names():
+        flavor = named(name)
+        if path.lower().endswith(flavor.suffixes):
+            return flavor
+        suffixes += flavor.suffixes
+    raise NotFound(f"no flavor opens {Path(path).name!r}; known endings: {', '.join(suffixes)}, or a packed folder")
+
+
+def for_object(model: object) -> Flavor:
+    """The flavor that can save this object. Raises `NotFound`."""
+    for name in FLAVORS.names():
+        flavor = named(name)
+        if flavor.claims(model):
+            return flavor
+    raise NotFound(f"no flavor can pack an object of type {type(model).__module__}.{type(model).__qualname__}")

@@ -1,0 +1,181 @@
+"""scikit-learn models: skops files as data, pickles and joblib files with trust only."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from maitred.model import pickles
+from maitred.model.artifact import MAX_FILES
+from maitred.model.flavors import Found, Opening, Saved
+from maitred.model.flavors.sklearn_signature import Plan, derive, plan
+from maitred.model.predictor import Context, Predictor, Traits
+from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
+from maitred.model.signature import Signature
+
+FILE: Final = "model.skops"
+_MAX_RATIO: Final = 100
+_FREE_BYTES: Final = 64 << 20
+"""Archives that inflate to less are not judged by their ratio."""
+_PICKLES: Final = (".joblib", ".pkl", ".pickle")
+
+
+class Sklearn:
+    """Options: `methods` (which to offer as outputs, such as `["predict", "predict_proba", "decision_function"]`) and
+
+    `features` (names for the columns of an estimator that was fitted on a matrix, each of which becomes an input).
+    """
+
+    name = "sklearn"
+    suffixes = (".skops", *_PICKLES)
+    libraries = ("scikit-learn", "skops", "numpy")
+
+    def claims(self, model: object) -> bool:
+        """Anything with scikit-learn's BaseEstimator among its bases."""
+        bases = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
+        return ("sklearn.base", "BaseEstimator") in bases
+
+    def dangers(self, opening: Opening) -> tuple[str, ...]:
+        """The whole of a pickle; of a skops file the types that skops does not know to be harmless."""
+        if opening.file.lower().endswith(_PICKLES):
+            listed = ", ".join(pickles.imports(opening.path)) or "nothing that could be read"
+            return (f"the pickle {opening.file}, which imports {listed}",)
+        return tuple(f"the type {name} in {opening.file}, not known to be safe" for name in _untrusted(opening))
+
+    def derive(self, opening: Opening) -> Found | None:
+        """None: only the opened estimator tells."""
+        return None
+
+    def save(self, model: Any, folder: Path) -> Saved:
+        """A skops file, or a copy of the given file."""
+        if isinstance(model, Path):
+            shutil.copyfile(model, folder / model.name)
+            return Saved(model.name)
+        skops = _skops()
+        try:
+            skops.dump(model, folder / FILE)
+        except Exception as error:  # whatever of the estimator skops cannot write
+            raise CannotPack(f"skops cannot write this {type(model).__name__}: {error}") from error
+        return Saved(FILE)
+
+    def open(self, opening: Opening) -> Predictor:
+        """The fitted estimator. Raises `MissingExtra`, or `CannotLoad` for what is none."""
+        model = _read(opening)
+        if not any(callable(getattr(model, method, None)) for method in ("predict", "transform")):
+            raise CannotLoad(f"{opening.file} holds a {type(model).__name__}, which can neither predict nor transform")
+        signature = opening.signature or derive(model, opening.options, opening.sample)
+        return SklearnPredictor(model, signature, opening.traits or Traits())
+
+
+class SklearnPredictor:
+    """Runs only the methods behind the wanted outputs."""
+
+    def __init__(self, model: Any, signature: Signature, traits: Traits) -> None:
+        self.model = model
+        self.signature = signature
+        self.traits = traits
+        self._all = tuple(signature.outputs)
+        self._plans: Mapping[str, Plan] = {name: plan(name) for name in signature.outputs}
+        self._names = _names(model, signature)
+        self._frame = _data_frame() if hasattr(model, "feature_names_in_") else None
+        for name, made in self._plans.items():
+            if not callable(getattr(model, made.method, None)):
+                raise CannotLoad(f"the signature has the output {name!r}, the {type(model).__name__} no such method")
+
+    def predict(self, inputs: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Arrays by output name: a method's answer, or one part of it for estimators with several targets."""
+        features = self._features(inputs)
+        answers: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for name in context.outputs or self._all:
+            made = self._plans[name]
+            if made.method not in answers:
+                answers[made.method] = getattr(self.model, made.method)(features)
+            answer = answers[made.method]
+            values[name] = _dense(answer if made.part is None else answer[made.part])
+        return values
+
+    def _features(self, inputs: dict[str, Any]) -> Any:
+        if not self._names:
+            return next(iter(inputs.values()))
+        if self._frame is not None:
+            return self._frame({name: inputs[name] for name in self._names})
+        return np.column_stack([inputs[name] for name in self._names])
+
+
+def _names(model: Any, signature: Signature) -> list[str]:
+    """The columns in the order of fitting; none where the features are one matrix. Raises `CannotLoad`."""
+    fitted = getattr(model, "feature_names_in_", None)
+    if fitted is None:
+        count = getattr(model, "n_features_in_", len(signature.inputs))
+        if len(signature.inputs) not in {1, count}:
+            raise CannotLoad(f"the estimator takes {count} features, the signature has {len(signature.inputs)} inputs")
+        return [] if len(signature.inputs) == 1 else [*signature.inputs]
+    names = [str(name) for name in fitted]
+    if set(names) != signature.inputs.keys():
+        raise CannotLoad(f"the estimator was fitted on the columns {names}, the signature has {[*signature.inputs]}")
+    return names
+
+
+def _data_frame() -> Any:
+    """pandas' DataFrame; None without pandas, where the columns go as a matrix in the order of fitting."""
+    try:
+        import pandas
+    except ImportError:
+        warnings.filterwarnings("ignore", message="X does not have valid feature names", category=UserWarning)
+        return None
+    return pandas.DataFrame
+
+
+def _dense(values: Any) -> Any:
+    return values.toarray() if hasattr(values, "toarray") else values
+
+
+def _read(opening: Opening) -> Any:
+    """What the file holds. The caller has settled trust; a skops file still gets only the types it needs."""
+    if opening.file.lower().endswith(_PICKLES):
+        if not opening.trusted:
+            raise CannotLoad(f"{opening.file} is a pickle and nobody has said that it may run")
+        try:
+            import joblib
+            import sklearn  # noqa: F401  the pickle needs it; better to hear so by name
+        except ImportError as error:
+            raise MissingExtra("sklearn", "scikit-learn", "sklearn") from error
+        return joblib.load(opening.path)
+    trusted = _untrusted(opening) if opening.trusted else []
+    return _skops().load(opening.path, trusted=trusted)
+
+
+def _untrusted(opening: Opening) -> list[str]:
+    skops = _skops()
+    _check_archive(opening.path)
+    try:
+        return sorted(skops.get_untrusted_types(file=opening.path))
+    except Exception as error:  # whatever skops says about a file that is none of its own
+        raise CannotLoad(f"{opening.file} is not a skops file: {error}") from error
+
+
+def _check_archive(path: Path) -> None:
+    """A skops file is a zip: refuse one that would inflate to far more than it is. Raises `CannotLoad`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = [(member.file_size, member.compress_size) for member in archive.infolist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CannotLoad(f"{path.name} is not a skops file: {error}") from error
+    inflated, kept = sum(size for size, _ in sizes), sum(size for _, size in sizes)
+    if len(sizes) > MAX_FILES or inflated > max(_MAX_RATIO * kept, _FREE_BYTES):
+        raise CannotLoad(f"{path.name} would inflate from {kept} to {inflated} bytes in {len(sizes)} files")
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ImportError as error:
+        raise MissingExtra("sklearn", "skops", "sklearn") from error
+    return skops.io

@@ -1,0 +1,244 @@
+"""From a source to a model that is ready to predict: verified, permitted, opened, tried."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from maitred.errors import MaitredError
+from maitred.model import example as examples
+from maitred.model import versions
+from maitred.model.artifact import verify
+from maitred.model.description import Description
+from maitred.model.example import Arrays, Example
+from maitred.model.flavors import Flavor, Opening
+from maitred.model.manifest import EXAMPLE, Limits
+from maitred.model.predictor import Context, Predictor, Traits, WrongCount, call, call_async
+from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, LoadRefused
+from maitred.model.signature import Signature
+from maitred.model.source import Resolved, Source, resolve, trust_for
+from maitred.model.trust import Trust, TrustStore, require
+from maitred.wire.coerce import to_array
+
+_MAX_EXAMPLE_CHARACTERS = 4096
+
+
+class Loaded(NamedTuple):
+    """A model in this process."""
+
+    predictor: Predictor
+    description: Description
+    example: Example | None = None
+    """What came with the model; None where nothing did."""
+
+
+def describe(source: Source) -> Description | None:
+    """What is known without running or importing anything that the source brings; None if it has to be opened first.
+
+    Reads the manifest (or an ONNX file's graph) and the example; does not compare digests, which `load` does.
+    Raises `LoadRefused`, or `Malformed` for a bad name.
+    """
+    found = resolve(source)
+    if found.artifact is not None:
+        manifest = found.artifact.manifest
+        warned = versions.compare(manifest.libraries, "ignore" if source.versions == "ignore" else "warn")
+        return _description(found, manifest.signature, manifest.traits, manifest.limits, _example(found), warned, None)
+    derived = found.flavor.derive(found.opening)
+    if derived is None:
+        return None
+    return _description(found, derived.signature, derived.traits, Limits(), None, [], None)
+
+
+def load(source: Source, device: str = "cpu", isolated: bool = True) -> Loaded:
+    """The model, in this process, its files verified; nothing of it ran if this raises before the flavor opens it.
+
+    `isolated`: whether this process exists for this model alone; code that comes with a model runs in no other.
+    Raises `LoadRefused` with its reason, or `Malformed` for a bad name.
+    """
+    found = resolve(source, device)
+    warned: list[str] = []
+    if found.artifact is not None:
+        verify(found.artifact)
+        warned = versions.compare(found.artifact.manifest.libraries, source.versions)
+    dangers = found.flavor.dangers(found.opening)
+    trust = trust_for(source, found.digest) if dangers else None
+    require(dangers, trust, isolated)
+    example = _example(found)
+    predictor = _opened(found, trust)
+    limits = found.artifact.manifest.limits if found.artifact is not None else Limits()
+    return Loaded(
+        predictor, _description(found, predictor.signature, predictor.traits, limits, example, warned, trust), example
+    )
+
+
+def replay(loaded: Loaded) -> None:
+    """Run the example that came with the model and compare. Does nothing without one.
+
+    Raises `ExampleDiffers` naming the output and the worst difference, or with what the model raised.
+    """
+    example = loaded.example
+    if example is None:
+        return
+    try:
+        got = run(loaded.predictor, example.inputs)
+    except Exception as error:  # the model's own code may raise anything
+        raise ExampleDiffers(f"the model fails on its own example: {type(error).__name__}: {error}") from error
+    if differing := examples.differences(example, got, loaded.predictor.signature):
+        raise ExampleDiffers(f"the model does not repeat its example: {'; '.join(differing)}")
+
+
+def warm(loaded: Loaded, max_batch_rows: int) -> Loaded:
+    """Replay the example and run every warm-up batch; what is known of the model, with what was found out.
+
+    A model that came without an example may refuse rows made up from its signature: that is noted, not held against
+    it. Everything else that it raises passes through.
+    """
+    replay(loaded)
+    for inputs in warmup_batches(loaded, max_batch_rows):
+        try:
+            run(loaded.predictor, inputs)
+        except Exception as error:  # the model's own code may raise anything
+            if loaded.example is not None or isinstance(error, WrongCount):
+                raise
+            said = f"not warmed up: it refuses made-up rows ({type(error).__name__}); pack it with an example"
+            known = msgspec.structs.replace(loaded.description, warnings=(*loaded.description.warnings, said))
+            return loaded._replace(description=known)
+    return loaded
+
+
+def record_trust(source: Source) -> Trust | None:
+    """Write the permission that the source states into the operator's record, for exactly the files that lie there.
+
+    None where the source states none, or has no files. Later loads need not state it again, and changed files do.
+    """
+    found = resolve(source)
+    stated = trust_for(source, "")
+    if stated is None or not found.digest:
+        return None
+    return TrustStore(Path(source.trust_file) if source.trust_file else None).record(found.digest, stated)
+
+
+def run(predictor: Predictor, inputs: Arrays, outputs: tuple[str, ...] | None = None) -> Arrays:
+    """One call outside of any queue, its answer thrown away or compared: a model with side effects leaves them out.
+
+    An asynchronous model gets an event loop of its own, in a thread of its own where the caller's has one already.
+    """
+    context = Context(outputs=outputs, shadow=True)
+    if not predictor.traits.asynchronous:
+        return call(predictor, inputs, context)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(call_async(predictor, inputs, context))
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, call_async(predictor, inputs, context)).result()
+
+
+def warmup_batches(loaded: Loaded, max_batch_rows: int) -> Iterator[Arrays]:
+    """Inputs to run before a replica is ready: 1, 2, 4 ... `max_batch_rows` rows, or each size of `fixed_batch`.
+
+    Real rows where an example came with the model, over and over; else rows made up from the signature. One batch for
+    a model that is not row-wise. The arrays are read-only.
+    """
+    signature = loaded.predictor.signature
+    for rows in _sizes(signature, loaded.predictor.traits, max_batch_rows):
+        yield _rows(signature, loaded.example, rows)
+
+
+def _sizes(signature: Signature, traits: Traits, max_batch_rows: int) -> list[int]:
+    if not signature.row_wise:
+        return [1]
+    if traits.fixed_batch is not None:
+        return list(traits.fixed_batch)
+    limit = min(max_batch_rows, traits.max_batch_rows or max_batch_rows)
+    powers = itertools.takewhile(lambda size: size < limit, (1 << power for power in itertools.count()))
+    return [*powers, limit]
+
+
+def _rows(signature: Signature, example: Example | None, rows: int) -> Arrays:
+    present = example.rows(signature) if example is not None else 0
+    if example is None or present == 0:
+        return {name: to_array(tensor) for name, tensor in signature.example(rows).items()}
+    batch = examples.take_rows(example.inputs, signature, np.arange(rows) % present)
+    for array in batch.values():
+        array.flags.writeable = False
+    return batch
+
+
+def opened(flavor: Flavor, opening: Opening) -> Predictor:
+    """The flavor's predictor. Raises `LoadRefused`, whatever the framework raised."""
+    try:
+        return flavor.open(opening)
+    except LoadRefused:
+        raise
+    except Exception as error:  # a framework's own errors, which have no common class
+        what = opening.file or opening.entry
+        reason = str(error).replace(str(opening.root), "").strip("\n")[:500]
+        raise CannotLoad(f"{flavor.name} cannot open {what}: {type(error).__name__}: {reason}") from error
+
+
+def _opened(found: Resolved, trust: Trust | None) -> Predictor:
+    if not found.opening.file and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # `maitred serve module:Class` means a module here, as `python -m` does
+    return opened(found.flavor, msgspec.structs.replace(found.opening, trusted=trust is not None))
+
+
+def _example(found: Resolved) -> Example | None:
+    """The example of an artifact. Raises `Corrupt`."""
+    if found.artifact is None or not found.artifact.manifest.example:
+        return None
+    return examples.read(found.artifact.path(EXAMPLE), found.artifact.manifest.signature)
+
+
+def _description(
+    found: Resolved,
+    signature: Signature,
+    traits: Traits,
+    limits: Limits,
+    example: Example | None,
+    warned: list[str],
+    trust: Trust | None,
+) -> Description:
+    saved = found.artifact.manifest.libraries if found.artifact is not None else versions.record(found.flavor.libraries)
+    return Description(
+        name=found.name,
+        digest=found.digest,
+        flavor=found.flavor.name,
+        signature=signature,
+        traits=traits,
+        limits=limits,
+        example=_one_row(signature, example),
+        example_is_real=found.artifact is not None and example is not None and not found.artifact.manifest.made_up,
+        libraries=saved,
+        warnings=tuple(warned),
+        trust=f"{trust.who}: {trust.why}" if trust is not None else "",
+    )
+
+
+def example_row(found: Resolved, signature: Signature) -> Arrays:
+    """One row that the model accepts, its own example's first where there is one; nothing where none can be made."""
+    try:
+        return _rows(signature, _example(found), 1)
+    except (MaitredError, Corrupt):
+        return {}
+
+
+def _one_row(signature: Signature, example: Example | None) -> str:
+    """A request to copy; empty where it would be longer than anybody copies."""
+    try:
+        text = examples.request_text(_rows(signature, example, 1), signature)
+    except MaitredError:
+        return ""
+    return text if len(text) <= _MAX_EXAMPLE_CHARACTERS else ""
+
+
+__all__ = ["Description", "Loaded", "Source", "describe", "load", "replay", "run", "warm", "warmup_batches"]

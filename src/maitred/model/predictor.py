@@ -1,0 +1,539 @@
+"""The one protocol a model fulfils, and the one way in which every mode calls it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from maitred.errors import ModelFault
+from maitred.messages import DType
+from maitred.model.signature import Signature, TensorSpec, shown
+from maitred.wire import tensors as wire_tensors
+from maitred.wire.coerce import FLOATS, INTEGERS, NUMPY_TYPES, Array, dtype_of, plain
+
+Arrays = dict[str, Array]
+
+
+def _never() -> bool:
+    return False
+
+
+class Context:
+    """What a model may know about the batch it is given."""
+
+    __slots__ = ("parameters", "outputs", "shadow", "rows", "cancelled")
+
+    def __init__(
+        self,
+        parameters: Any = None,
+        outputs: tuple[str, ...] | None = None,
+        rows: Sequence[tuple[str, int]] = (),
+        shadow: bool = False,
+        cancelled: Callable[[], bool] = _never,
+    ) -> None:
+        self.parameters: Any = {} if parameters is None else parameters
+        """A dict that holds for the whole batch; for a model with `per_row_parameters`, a list of one dict per row."""
+        self.outputs = outputs
+        """Names of the outputs wanted; None for all. Others need not be computed."""
+        self.shadow = shadow
+        """Whether the answer is thrown away: a model with side effects must then leave them out."""
+        self.rows = rows
+        """The request id and lane of each row."""
+        self.cancelled = cancelled
+        """`cancelled()` is true once nobody waits for this batch any more: a long run may stop."""
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says about itself besides its signature; see `Model` for each."""
+
+    fixed_batch: tuple[int, ...] | None = None
+    slots: int = 1
+    mutates_inputs: bool = False
+    side_effects: bool = False
+    per_row_parameters: bool = False
+    max_batch_rows: int | None = None
+    asynchronous: bool = False
+    """Whether `predict` returns something to await."""
+
+
+class Model:
+    """Base of models written in Python: give it a `signature` and a `predict`, which may be a coroutine function.
+
+    `predict(batch, context)` gets read-only arrays by input name and returns arrays by output name; `context` may be
+    left out of the parameters. The arrays are dead after it returns.
+    """
+
+    signature: ClassVar[Signature]
+    fixed_batch: ClassVar[Sequence[int] | None] = None
+    """Row counts that batches are padded to, so that answers do not depend on how full a batch was."""
+    slots: ClassVar[int] = 1
+    """How many calls of an async `predict` may run at once."""
+    mutates_inputs: ClassVar[bool] = False
+    """Whether `predict` writes into its inputs; it then gets copies."""
+    side_effects: ClassVar[bool] = False
+    """Whether a second run on the same rows does harm: such a model is never retried or bisected."""
+    per_row_parameters: ClassVar[bool] = False
+    """Whether requests with different parameters may share a batch."""
+    max_batch_rows: ClassVar[int | None] = None
+    """The most rows of one batch; None leaves it to the settings."""
+
+    predict: Callable[..., Any]
+
+    def load(self, path: str, device: str) -> None:
+        """Called once per replica, in the replica's process, before any `predict`. `path` is the artifact's folder."""
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A loaded model, whatever its flavor."""
+
+    signature: Signature
+    traits: Traits
+
+    def predict(self, inputs: Arrays, context: Context) -> Any:
+        """Outputs by name, in any form that `settle` takes; something to await where the traits say asynchronous."""
+        ...
+
+
+class ModelPredictor:
+    """A loaded `Model` (or anything with its attributes) as a predictor."""
+
+    __slots__ = ("model", "signature", "traits", "predict")
+
+    def __init__(self, model: Any) -> None:
+        """Raises TypeError saying what the model lacks or declares wrongly."""
+        self.model = model
+        self.signature = signature_of(model)
+        self.traits = traits_of(model)
+        self.predict: Callable[[Arrays, Context], Any] = with_context(model.predict)
+
+
+def signature_of(model: Any) -> Signature:
+    """The model's signature; TypeError where it has none."""
+    signature = getattr(model, "signature", None)
+    if not isinstance(signature, Signature):
+        raise TypeError(f"{_called(model)} needs a class attribute `signature`, a maitred.Signature")
+    return signature
+
+
+_DECLARED: Final = (
+    "fixed_batch", "slots", "mutates_inputs", "side_effects", "per_row_parameters", "max_batch_rows"
+)  # fmt: skip
+"""The traits that a model class declares as attributes."""
+
+
+def traits_of(model: Any) -> Traits:
+    """What a model class, or one of its objects, says about itself; TypeError where that is wrong."""
+    predict = getattr(model, "predict", None)
+    if not callable(predict):
+        raise TypeError(f"{_called(model)} needs a method predict(batch, context)")
+    given = {name: getattr(model, name, getattr(Model, name)) for name in _DECLARED}
+    for name in ("mutates_inputs", "side_effects", "per_row_parameters"):
+        if not isinstance(given[name], bool):
+            raise TypeError(f"{_called(model)}: {name} must be True or False")
+    if not _is_count(given["slots"]):
+        raise TypeError(f"{_called(model)}: slots must be a whole number >= 1")
+    if given["max_batch_rows"] is not None and not _is_count(given["max_batch_rows"]):
+        raise TypeError(f"{_called(model)}: max_batch_rows must be a whole number >= 1, or None")
+    given["fixed_batch"] = _sizes(model, given["fixed_batch"])
+    return Traits(**given, asynchronous=inspect.iscoroutinefunction(predict))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _sizes(model: Any, sizes: Any) -> tuple[int, ...] | None:
+    if sizes is None:
+        return None
+    if not isinstance(sizes, (list, tuple)) or not sizes or not all(map(_is_count, sizes)):
+        raise TypeError(f"{_called(model)}: fixed_batch must be a list of row counts, such as [1, 8, 32]")
+    signature = getattr(model, "signature", None)
+    if isinstance(signature, Signature) and not signature.row_wise:
+        raise TypeError(f"{_called(model)}: fixed_batch needs a row-wise signature")
+    return tuple(sorted(set(sizes)))
+
+
+def _called(model: Any) -> str:
+    return model.__name__ if isinstance(model, type) else type(model).__name__
+
+
+def with_context(predict: Callable[..., Any]) -> Callable[[Arrays, Context], Any]:
+    """`predict` as a function of batch and context, whether or not it wants the context."""
+    if takes_context(predict):
+        return predict
+    return functools.wraps(predict)(lambda inputs, context: predict(inputs))
+
+
+def takes_context(predict: Callable[..., Any]) -> bool:
+    """Whether a (bound) predict function can be given a second argument."""
+    try:
+        parameters = inspect.signature(predict).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter for parameter in parameters if parameter.kind in places]
+    return len(positional) >= 2 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+
+
+# --- calling a model --------------------------------------------------------------------------------------------
+
+
+def call(predictor: Predictor, inputs: Arrays, context: Context) -> Arrays:
+    """Run a batch through a model: the same bits in every mode.
+
+    Pads to `fixed_batch`, makes the arrays read-only (or copies), settles what comes back. Zero rows of a row-wise
+    model are answered without it where the outputs' sizes are known. What `predict` raises passes through; raises
+    WrongCount or ModelFault for what it returned.
+    """
+    signature, traits = predictor.signature, predictor.traits
+    rows = rows_of(signature, inputs)
+    empty = _empty(signature, inputs, context.outputs) if rows == 0 else None
+    if empty is not None:
+        return empty
+    if traits.fixed_batch is None:
+        raw = predictor.predict(_given(inputs, traits), context)
+        return settle(raw, signature, rows, inputs, context.outputs)
+    pieces = []
+    for start, stop, size in _portions(rows, traits.fixed_batch):
+        padded = wire_tensors.pad_rows(inputs, start, stop, size, signature.shared)
+        raw = predictor.predict(_given(padded, traits), _portion(context, start, stop, size))
+        outputs = settle(raw, signature, size, padded, context.outputs)
+        pieces.append({name: array[: stop - start] for name, array in outputs.items()})
+    return wire_tensors.stacked(pieces)
+
+
+async def call_async(predictor: Predictor, inputs: Arrays, context: Context) -> Arrays:
+    """As `call`, for a model whose `predict` is a coroutine function."""
+    signature, traits = predictor.signature, predictor.traits
+    rows = rows_of(signature, inputs)
+    empty = _empty(signature, inputs, context.outputs) if rows == 0 else None
+    if empty is not None:
+        return empty
+    if traits.fixed_batch is None:
+        raw = await predictor.predict(_given(inputs, traits), context)
+        return settle(raw, signature, rows, inputs, context.outputs)
+    pieces = []
+    for start, stop, size in _portions(rows, traits.fixed_batch):
+        padded = wire_tensors.pad_rows(inputs, start, stop, size, signature.shared)
+        raw = await predictor.predict(_given(padded, traits), _portion(context, start, stop, size))
+        outputs = settle(raw, signature, size, padded, context.outputs)
+        pieces.append({name: array[: stop - start] for name, array in outputs.items()})
+    return wire_tensors.stacked(pieces)
+
+
+def rows_of(signature: Signature, inputs: Mapping[str, Array]) -> int:
+    """Size of the row axis of checked inputs; 1 for a model that is not row-wise."""
+    if not signature.row_wise:
+        return 1
+    for name, array in inputs.items():
+        if name not in signature.shared:
+            return len(array)
+    raise ModelFault("the batch has no input with rows")
+
+
+def _given(inputs: Arrays, traits: Traits) -> Arrays:
+    """The arrays as the model gets them: read-only, or its own copies."""
+    if traits.mutates_inputs:
+        return {name: array.copy() for name, array in inputs.items()}
+    given = inputs
+    for name, array in inputs.items():
+        if array.flags.writeable:
+            if given is inputs:
+                given = dict(inputs)
+            given[name] = array.view()
+            given[name].flags.writeable = False
+    return given
+
+
+def _portions(rows: int, sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """How `rows` rows go through batches of these sizes: start, stop and padded size of each."""
+    portions: list[tuple[int, int, int]] = []
+    start = 0
+    while start < rows or not portions:
+        stop = min(rows, start + sizes[-1])
+        portions.append((start, stop, next(size for size in sizes if size >= stop - start)))
+        start = stop
+    return portions
+
+
+def _portion(context: Context, start: int, stop: int, size: int) -> Context:
+    """The context of some of the rows; parameters given per row are padded like the rows."""
+    parameters = context.parameters
+    if isinstance(parameters, list):
+        parameters = parameters[start:stop]
+        parameters = parameters + parameters[-1:] * (size - len(parameters))
+    rows = context.rows[start:stop]
+    return Context(parameters, context.outputs, rows, context.shadow, context.cancelled)
+
+
+def _empty(signature: Signature, inputs: Mapping[str, Array], wanted: Sequence[str] | None) -> Arrays | None:
+    """The outputs for zero rows; None where a size in them is not known without the model."""
+    if not signature.row_wise:
+        return None
+    sizes = _known_sizes(signature, inputs)
+    outputs: Arrays = {}
+    for name in wanted if wanted is not None else signature.outputs:
+        spec = signature.outputs[name]
+        if any(isinstance(size, str) and size not in sizes for size in spec.shape):
+            return None
+        outputs[name] = np.empty(spec.sized(sizes), NUMPY_TYPES[spec.dtype])
+    return outputs
+
+
+def _known_sizes(signature: Signature, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """What each symbol of the inputs is in this batch."""
+    return {
+        symbol: size
+        for name, array in inputs.items()
+        for symbol, size in zip(signature.inputs[name].shape, array.shape, strict=True)
+        if isinstance(symbol, str)
+    }
+
+
+# --- what a model returned --------------------------------------------------------------------------------------
+
+
+class WrongCount(ModelFault):
+    """The model returned another number of rows than it was given."""
+
+    def __init__(self, expected: int, got: int, output: str = "") -> None:
+        where = f"output {output!r}: " if output else ""
+        super().__init__(f"{where}the model was given {expected} rows and returned {got}")
+        self.expected = expected
+        self.got = got
+
+
+def settle(
+    raw: Any,
+    signature: Signature,
+    rows: int,
+    inputs: Mapping[str, Array],
+    wanted: Sequence[str] | None = None,
+) -> Arrays:
+    """The wanted outputs (all where None, in the signature's order) as contiguous arrays of the declared dtypes.
+
+    `raw` may be a mapping or a table of outputs, a list of one dict per row, or, for a model with one output, that
+    output alone: array, list, scalar, Series. Arrays that share memory with an input are copied. Raises WrongCount
+    where the row count differs, ModelFault naming the output (or the type) for everything else.
+    """
+    names = signature.output_names if wanted is None else tuple(wanted)
+    plain_outputs = _as_declared(raw, signature, names, rows, inputs)
+    if plain_outputs is not None:
+        return plain_outputs
+    values = _by_name(raw, signature, names, rows)
+    sizes = _known_sizes(signature, inputs)
+    outputs: Arrays = {}
+    for name in names:
+        array = _typed(signature.outputs[name], values[name])
+        _check_shape(signature, signature.outputs[name], array.shape, rows, sizes)
+        if any(np.may_share_memory(array, other) for other in inputs.values()):
+            array = array.copy()
+        outputs[name] = array
+    return outputs
+
+
+def _as_declared(
+    raw: Any, signature: Signature, names: tuple[str, ...], rows: int, inputs: Mapping[str, Array]
+) -> Arrays | None:
+    """The outputs of a model that returned just what its signature says; None where anything needs a closer look."""
+    if type(raw) is not dict:
+        return None
+    outputs: Arrays = {}
+    for name in names:
+        tail = signature.row_shapes[name]
+        array = raw.get(name)
+        if tail is None or type(array) is not np.ndarray or array.shape != (rows, *tail):
+            return None
+        if array.dtype != NUMPY_TYPES[signature.outputs[name].dtype] or array.dtype.kind == "O":
+            return None
+        if not array.flags.c_contiguous:
+            return None
+        for other in inputs.values():
+            if array is other or array is other.base or (array.base is not None and np.may_share_memory(array, other)):
+                return None
+        outputs[name] = array
+    return outputs
+
+
+def _by_name(raw: Any, signature: Signature, names: tuple[str, ...], rows: int) -> Mapping[str, Any]:
+    """The model's values by output name."""
+    if isinstance(raw, Mapping):
+        found: Mapping[str, Any] = raw
+    elif hasattr(raw, "columns") and hasattr(raw, "__getitem__"):
+        found = _from_table(raw, signature)
+    elif isinstance(raw, list) and (raw or len(signature.outputs) > 1) and all(isinstance(r, Mapping) for r in raw):
+        found = _from_records(raw, names, signature, rows)
+    elif len(signature.outputs) == 1 and not _is_odd(raw):
+        found = {next(iter(signature.outputs)): raw}
+    else:
+        raise ModelFault(
+            f"the model returned {_type_name(raw)}; expected a dict with {', '.join(map(repr, signature.outputs))}"
+        )
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ModelFault(
+            f"the model did not return output {missing[0]!r}; it returned "
+            + (", ".join(sorted(repr(str(name))[:80] for name in found)[:20]) or "nothing")
+        )
+    return found
+
+
+def _is_odd(raw: Any) -> bool:
+    """Whether a value is certainly no tensor: None, a generator, a coroutine, a string of no array."""
+    return raw is None or inspect.isawaitable(raw) or inspect.isgenerator(raw) or inspect.isasyncgen(raw)
+
+
+def _type_name(raw: Any) -> str:
+    return "None" if raw is None else f"a value of type {type(raw).__name__}"
+
+
+def _from_table(raw: Any, signature: Signature) -> Mapping[str, Any]:
+    """A data frame (pandas, polars) or an Arrow table: one output per column, or all columns as the one output."""
+    labels = list(getattr(raw, "column_names", raw.columns))
+    named = {name: raw[name] for name in signature.outputs if name in labels}
+    if named or len(signature.outputs) != 1 or not hasattr(raw, "to_numpy"):
+        return named
+    spec = next(iter(signature.outputs.values()))
+    values = raw.to_numpy()
+    return {spec.name: values[:, 0] if len(spec.shape) == 1 and len(labels) == 1 else values}
+
+
+def _from_records(
+    raw: list[Mapping[str, Any]], names: tuple[str, ...], signature: Signature, rows: int
+) -> dict[str, list[Any]]:
+    if signature.row_wise and len(raw) != rows:
+        raise WrongCount(rows, len(raw))
+    for index, record in enumerate(raw):
+        for name in names:
+            if name not in record:
+                raise ModelFault(f"the model did not return output {name!r} for row {index}")
+    return {name: [record[name] for record in raw] for name in names}
+
+
+def _check_shape(
+    signature: Signature, spec: TensorSpec, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
+) -> None:
+    if signature.row_wise and shape and shape[0] != rows:
+        raise WrongCount(rows, shape[0], spec.name)
+    fits = len(shape) == len(spec.shape)
+    if fits:
+        for size, wanted in zip(shape, spec.shape, strict=True):
+            fits &= size == (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted)
+    if not fits:
+        known = {size: sizes[size] for size in spec.shape if isinstance(size, str) and size in sizes}
+        where = "".join(f", {symbol} = {size}" for symbol, size in known.items())
+        raise ModelFault(
+            f"output {spec.name!r}: expected shape {shown(spec.shape)}{where}; the model returned {shown(shape)}"
+        )
+
+
+def _typed(spec: TensorSpec, value: Any) -> Array:
+    """A value as a contiguous array of the declared dtype; floats may change width, integers only where they fit."""
+    array = _as_array(spec, value)
+    if spec.dtype in ("str", "bytes"):
+        return _texts(spec, array)
+    if array.dtype.kind == "O":
+        array = _from_objects(spec, array)
+    got = dtype_of(array)
+    if got == spec.dtype:
+        return plain(array)
+    if got is None or not _castable(got, spec.dtype):
+        raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {got or array.dtype}")
+    wanted = NUMPY_TYPES[spec.dtype]
+    if spec.dtype in INTEGERS and got != "bool" and array.size:
+        limits = np.iinfo(wanted)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise ModelFault(f"output {spec.name!r}: the model returned {got} values that do not fit {spec.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(wanted, order="C")
+
+
+def _as_array(spec: TensorSpec, value: Any) -> Array:
+    if _is_odd(value):
+        raise ModelFault(f"output {spec.name!r}: the model returned {_type_name(value)}")
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    try:
+        if hasattr(value, "to_numpy"):
+            return np.asarray(value.to_numpy())
+        if isinstance(value, (list, tuple)) and spec.dtype in ("str", "bytes"):
+            return _object_array(value)
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and spec.dtype in INTEGERS:
+            array = np.asarray(value, object)  # numpy makes floats of integers that need 64 bits and a sign
+        return array
+    except Exception as error:  # a foreign object's own conversion may raise anything
+        raise ModelFault(
+            f"output {spec.name!r}: a value of type {type(value).__name__} could not be made an array "
+            f"({type(error).__name__})"
+        ) from error
+
+
+def _object_array(value: Sequence[Any]) -> Array:
+    """Lists of texts as an array of objects: numpy's own would cut trailing NULs from bytes."""
+    depth = 0
+    first: Any = value
+    dims = []
+    while isinstance(first, (list, tuple)):
+        dims.append(len(first))
+        depth += 1
+        first = first[0] if first else None
+    flat: list[Any] = list(value)
+    for _ in range(depth - 1):
+        flat = [element for part in flat for element in part]
+    array: Array = np.empty(len(flat), object)
+    array[:] = flat
+    return array.reshape(dims)
+
+
+def _castable(got: DType, wanted: DType) -> bool:
+    """Whether a model's output of one dtype may stand for another: never float to integer, never anything to bool."""
+    if wanted in FLOATS:
+        return got in FLOATS or got in INTEGERS
+    return wanted in INTEGERS and (got in INTEGERS or got == "bool")
+
+
+def _from_objects(spec: TensorSpec, array: Array) -> Array:
+    """An array of Python's own values, or of numpy's scalars, as a typed one."""
+    elements = array.tolist()
+    try:
+        typed = np.array(elements)
+        if typed.dtype.kind in "fO" and spec.dtype in INTEGERS:
+            kinds = {type(element) for element in array.reshape(-1).tolist()}
+            typed = np.array(elements, NUMPY_TYPES[spec.dtype]) if kinds == {int} else typed
+    except OverflowError:
+        raise ModelFault(f"output {spec.name!r}: the model returned values that do not fit {spec.dtype}") from None
+    except ValueError:
+        raise ModelFault(f"output {spec.name!r}: the model returned ragged lists") from None
+    if typed.dtype.kind == "O":
+        kinds_seen = sorted({type(element).__name__ for element in array.reshape(-1).tolist()})
+        raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {', '.join(kinds_seen[:5])}")
+    return typed
+
+
+def _texts(spec: TensorSpec, array: Array) -> Array:
+    """An array of `str` or `bytes` objects."""
+    flat = array.reshape(-1).tolist()
+    wanted: type = str if spec.dtype == "str" else bytes
+    for index, element in enumerate(flat):
+        if type(element) is not wanted:
+            flat[index] = _text(spec, element)
+    texts: Array = np.empty(len(flat), object)
+    texts[:] = flat
+    return texts.reshape(array.shape)
+
+
+def _text(spec: TensorSpec, element: Any) -> Any:
+    if spec.dtype == "str" and isinstance(element, str):
+        return str(element)
+    if spec.dtype == "bytes" and isinstance(element, (bytes, bytearray, memoryview)):
+        return bytes(element)
+    if spec.dtype == "bytes" and isinstance(element, str):
+        return element.encode()
+    raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {type(element).__name__}")

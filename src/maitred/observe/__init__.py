@@ -1,0 +1,1 @@
+"""Observability: metrics and logs, made by listening to events; nothing calls them."""

@@ -1,0 +1,1 @@
+"""POOL: replicas of one version behind one shared queue."""

@@ -1,0 +1,315 @@
+"""Drives the dispatcher: requests come in on one side, replicas answer on the other, and every ticket ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from maitred.clock import Clock
+from maitred.endpoint import Ticket
+from maitred.errors import Draining, MaitredError
+from maitred.events import BatchEnded, Listener, ReplicaChanged, RequestEnded
+from maitred.messages import Outputs, Request, Result
+from maitred.model.description import Description
+from maitred.model.signature import Signature
+from maitred.pool.cut import Cut, Part, cut
+from maitred.pool.settings import SupervisorSettings
+from maitred.pool.supervisor import Supervisor
+from maitred.replica.replica import Cause, Replica
+from maitred.scheduling.dispatcher import Batch, Dispatcher, DispatchSettings
+
+PoolState = Literal["loading", "ready", "failed"]
+
+
+class PoolWatcher(Protocol):
+    """Whoever shows the pool's state to the world."""
+
+    def changed(self, state: PoolState, reason: str, description: Description | None) -> None: ...
+
+
+class Snapshot(msgspec.Struct):
+    """A pool's gauges at one moment."""
+
+    model: str
+    version: str
+    waiting_rows: list[int]
+    """By lane."""
+    waiting_requests: list[int]
+    running_rows: int
+    replicas: dict[str, int]
+    """By state."""
+    restarts: int
+    submitted_rows: int
+    """Rows that were ever submitted: with the time between two looks, the work arriving."""
+    best_rows_per_second: float
+    """What the ready replicas could do with batches of the best size; 0 while nothing has been learned."""
+
+
+class Pool:
+    """Replicas of one version behind one shared queue. An endpoint; belongs to one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        dispatch: DispatchSettings,
+        supervise: SupervisorSettings,
+        make: Callable[[int, Pool], Replica],
+        watcher: PoolWatcher,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        listener: Listener,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.description: Description | None = None
+        self._max_batch_rows = dispatch.max_batch_rows
+        self._dispatcher = Dispatcher(dispatch, self, rng or random.Random(), digest)
+        self._supervisor = Supervisor(supervise, lambda id: make(id, self), self, loop, clock)
+        self._watcher = watcher
+        self._loop = loop
+        self._clock = clock
+        self._listener = listener
+        self._replicas: dict[int, Replica] = {}
+        self._running: dict[int, dict[int, Batch]] = {}
+        self._ticking = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._quiet: asyncio.Event | None = None
+        """Set, once draining, when nothing waits or runs."""
+        self._submitted_rows = 0
+
+    # ------------------------------------------------------------------ the endpoint
+
+    def submit(self, request: Request) -> Ticket:
+        now = self._clock()
+        ticket = Ticket(request, self, now)
+        if self._draining:
+            self.fail(ticket, Draining("this server is shutting down; send the request again"))
+            return ticket
+        rows = request.rows
+        self._submitted_rows += rows
+        if rows <= self._max_batch_rows or request.group is None:
+            self._dispatcher.submit(ticket, now)
+        else:
+            requests = cut(request, self._dispatcher.part_rows(request.lane), self._signature().shared)
+            whole = Cut(ticket, requests, self, now, self._whole_ended)
+            self._dispatcher.submit(ticket, now, whole.parts)
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
+        return ticket
+
+    def room(self, lane: int) -> int:
+        return self._dispatcher.room(lane)
+
+    def cancelled(self, ticket: Ticket) -> None:
+        now = self._clock()
+        unwanted = self._dispatcher.cancelled(ticket, now)
+        if unwanted is not None:
+            self._replicas[unwanted.replica].cancel(unwanted.id)
+        if self._draining:
+            self._tick_soon()
+        if not isinstance(ticket, Part):
+            self._whole_ended(ticket)
+
+    # ------------------------------------------------------------------ its life
+
+    def launch(self) -> None:
+        """Start the replicas; `watcher` hears when the first one is ready."""
+        self._dispatcher.expect(self._supervisor.wanted, self._clock())
+        self._supervisor.start()
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new, answer what is here within `seconds`, then stop the replicas."""
+        self._draining = True
+        self._quiet = asyncio.Event()
+        self._tick_soon()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
+        for ticket in self._dispatcher.evict(self._clock()):
+            self.fail(ticket, Draining("this server shut down before the request could run; send it again"))
+        self._supervisor.stop()
+        await self._supervisor.emptied.wait()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def pids(self) -> list[int]:
+        """Processes of the ready replicas."""
+        return [replica.pid for replica in self._replicas.values() if replica.pid is not None]
+
+    def snapshot(self) -> Snapshot:
+        states: dict[str, int] = {}
+        for replica in self._supervisor.replicas():
+            state = "ready" if replica.id in self._replicas else "loading"
+            states[state] = states.get(state, 0) + 1
+        dispatcher = self._dispatcher
+        best = dispatcher.curve.best_rows(self._max_batch_rows)
+        seconds = dispatcher.curve.seconds(best)
+        return Snapshot(
+            self.name,
+            self.version,
+            [lane.rows for lane in dispatcher.queue.lanes],
+            dispatcher.waiting_requests(),
+            dispatcher.running_rows(),
+            states,
+            max(0, self._supervisor.starts - self._supervisor.wanted),
+            self._submitted_rows,
+            dispatcher.load.slots * best / seconds if seconds > 0 else 0.0,
+        )
+
+    # ------------------------------------------------------------------ what the dispatcher wants done
+
+    def start(self, batch: Batch) -> None:
+        self._running[batch.replica][batch.id] = batch
+        self._replicas[batch.replica].run(batch.id, [ticket.request for ticket in batch.tickets], batch.rows)
+
+    def fail(self, ticket: Ticket, error: MaitredError) -> None:
+        if ticket.fail(error) and not isinstance(ticket, Part):
+            self._whole_ended(ticket)
+
+    def wake(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_later(max(0.0, at - self._clock()), self._tick)
+
+    def _whole_ended(self, ticket: Ticket) -> None:
+        """Tell of a request whose end no batch tells of."""
+        code = "ok" if ticket.error is None else ticket.error.code
+        self._listener(RequestEnded(self.name, self.version, code, self._clock() - ticket.submitted_at))
+
+    def _signature(self) -> Signature:
+        if self.description is None:
+            raise RuntimeError("a request was submitted before its model's signature was known")
+        return self.description.signature
+
+    def _tick(self) -> None:
+        self._ticking = False
+        for unwanted in self._dispatcher.tick(self._clock()):
+            self._replicas[unwanted.replica].cancel(unwanted.id)
+        if self._quiet is not None and not (self._dispatcher.waiting_rows() or any(self._running.values())):
+            self._quiet.set()
+
+    def _tick_soon(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
+
+    # ------------------------------------------------------------------ what replicas tell
+
+    def ready(self, replica: Replica, description: Description) -> None:
+        self._supervisor.ready(replica, description)
+
+    def answered(self, replica: Replica, batch_id: int, outputs: Outputs) -> None:
+        """End the members' tickets. The arrays in `outputs` are views that die when this returns."""
+        now = self._clock()
+        batch = self._running[replica.id].pop(batch_id)
+        supervisor = self._supervisor
+        if supervisor.troubled:
+            supervisor.useful(replica)
+        dispatcher = self._dispatcher
+        dispatcher.answered(replica.id, batch_id, now, now - batch.started_at)
+        if dispatcher.waiting_rows() >= self._max_batch_rows:
+            self._tick()  # a full batch waits: nothing could be gained by writing the answers first
+        elif not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
+        started = batch.started_at
+        outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
+        tickets = batch.tickets
+        whole = len(tickets) == 1
+        start = ok = 0
+        decode, queue, total = [], [], []
+        for ticket in tickets:
+            request = ticket.request
+            stop = start + request.rows
+            submitted = ticket.submitted_at
+            if ticket.end(Result(outputs, start, stop, whole, started - submitted)) and type(ticket) is Ticket:
+                ok += 1
+                received = request.received_at or submitted
+                decode.append(submitted - received)
+                queue.append(started - submitted)
+                total.append(now - received)
+            start = stop
+        self._listener(
+            BatchEnded(
+                self.name, self.version, batch.replica, batch.rows, len(tickets), "ok", ok, decode, queue, total,
+                outputs.batch_seconds, outputs.model_seconds, self._clock() - now,
+            )
+        )  # fmt: skip
+
+    def failed(self, replica: Replica, batch_id: int, cause: Cause, error: MaitredError) -> None:
+        now = self._clock()
+        batch = self._running[replica.id].pop(batch_id)
+        self._supervisor.useful(replica)
+        self._told_of_failure(batch, str(cause), now)
+        self._dispatcher.failed(replica.id, batch_id, cause, error, now)
+        self._tick_soon()
+
+    def lost(self, replica: Replica, reason: str, started: frozenset[int]) -> None:
+        self._supervisor.lost(replica, reason, started)
+
+    def _told_of_failure(self, batch: Batch, outcome: str, now: float) -> None:
+        spent = now - batch.started_at
+        self._listener(
+            BatchEnded(
+                self.name, self.version, batch.replica, batch.rows, len(batch.tickets), outcome, 0, [], [], [], 0.0,
+                spent, 0.0,
+            )
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ what the supervisor tells
+
+    def joined(self, replica: Replica) -> None:
+        self._replicas[replica.id] = replica
+        self._running[replica.id] = {}
+        self._dispatcher.add(replica.id, replica.room, self._clock())
+        self._tick_soon()
+
+    def leaving(self, replica: Replica) -> None:
+        if replica.id in self._replicas:
+            self._dispatcher.remove(replica.id, self._clock())
+
+    def left(self, replica: Replica, started: frozenset[int], reason: str) -> None:
+        if self._replicas.pop(replica.id, None) is None:
+            return
+        now = self._clock()
+        for batch in self._running.pop(replica.id).values():
+            self._told_of_failure(batch, "lost", now)
+        self._dispatcher.lost(replica.id, now, started)
+        self._tick_soon()
+
+    def running_since(self, replica: Replica) -> float | None:
+        running = self._running.get(replica.id)
+        return min(batch.started_at for batch in running.values()) if running else None
+
+    def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
+        if description is not None:
+            self.description = description
+        self._dispatcher.expect(self._supervisor.loading_count(), self._clock())
+        self._watcher.changed(state, reason, description)
+
+    def told(self, replica: Replica, state: str, reason: str) -> None:
+        self._listener(ReplicaChanged(self.name, self.version, replica.id, state, reason))
+
+
+def digest(request: Request) -> bytes:
+    """A fingerprint of a request's inputs, by which one that kills replicas is known again."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for name, tensor in request.inputs.items():
+        hasher.update(f"{name}:{tensor.dtype}:{tensor.shape}:".encode())
+        data: Any = tensor.data
+        if isinstance(data, list):
+            for item in data:
+                raw = item.encode() if isinstance(item, str) else item
+                hasher.update(len(raw).to_bytes(8, "little") + raw)
+        else:
+            hasher.update(data)
+    return hasher.digest()

@@ -1,0 +1,236 @@
+"""Starts, watches, replaces and drains a pool's replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
+
+from maitred.clock import Clock
+from maitred.model.description import Description
+from maitred.pool.settings import SupervisorSettings
+from maitred.replica.replica import Replica
+
+
+class Charge(Protocol):
+    """The pool, as its supervisor sees it."""
+
+    def joined(self, replica: Replica) -> None:
+        """A copy is ready for work."""
+        ...
+
+    def left(self, replica: Replica, started: frozenset[int], reason: str) -> None:
+        """A copy is gone, with whatever it ran."""
+        ...
+
+    def leaving(self, replica: Replica) -> None:
+        """A copy takes no more batches; what it runs may end."""
+        ...
+
+    def running_since(self, replica: Replica) -> float | None:
+        """When the oldest batch that the copy still runs was started; None if it is idle."""
+        ...
+
+    def changed(
+        self, state: Literal["loading", "ready", "failed"], reason: str, description: Description | None
+    ) -> None:
+        """The pool as a whole became something else, or has one copy more or less."""
+        ...
+
+    def told(self, replica: Replica, state: str, reason: str) -> None:
+        """A copy's own state changed: for the log and the metrics."""
+        ...
+
+
+class _Seat:
+    """A replica's place in the pool, which outlives the copies that sit in it."""
+
+    __slots__ = ("number", "replica", "ready", "deaths", "pause", "retry", "frozen_since")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.replica: Replica | None = None
+        self.ready = False
+        self.deaths: deque[float] = deque()
+        """When copies died without having answered a batch in between."""
+        self.pause = 0.0
+        self.retry: asyncio.TimerHandle | None = None
+        self.frozen_since: float | None = None
+
+
+class Supervisor:
+    """Keeps `settings.replicas` copies ready. Belongs to the pool's loop."""
+
+    def __init__(
+        self,
+        settings: SupervisorSettings,
+        make: Callable[[int], Replica],
+        charge: Charge,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+    ) -> None:
+        self.wanted = settings.replicas
+        self._settings = settings
+        self._make = make
+        self._charge = charge
+        self._loop = loop
+        self._clock = clock
+        self._seats = [_Seat(number) for number in range(settings.replicas)]
+        self._by_id: dict[int, _Seat] = {}
+        self._next_id = 0
+        self._closing = False
+        self._failed = ""
+        self._failed_loads = 0
+        """In a row, over all seats."""
+        self._watch: asyncio.TimerHandle | None = None
+        self.troubled = False
+        """Whether some seat has deaths that are not forgiven."""
+        self.starts = 0
+        """How many copies have been launched; the first ones are not restarts."""
+        self.emptied = asyncio.Event()
+        """Set once the last copy has gone after `stop`."""
+
+    # ------------------------------------------------------------------ what the pool asks
+
+    def start(self) -> None:
+        """Launch the first copies; the rest follow as loads end."""
+        self._fill()
+        self._watch = self._loop.call_later(1.0, self._look)
+
+    def replicas(self) -> Iterable[Replica]:
+        return [seat.replica for seat in self._seats if seat.replica is not None]
+
+    def ready_count(self) -> int:
+        return sum(seat.ready for seat in self._seats)
+
+    def loading_count(self) -> int:
+        """Copies on their way, those that wait for their turn or their pause included."""
+        return 0 if self._failed or self._closing else len(self._seats) - self.ready_count()
+
+    def stop(self) -> None:
+        """Drain every copy: each ends what it runs, then exits. `emptied` tells when."""
+        self._closing = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for seat in self._seats:
+            if seat.retry is not None:
+                seat.retry.cancel()
+            if seat.replica is not None:
+                self._charge.leaving(seat.replica)
+                seat.replica.stop()
+        self._settled()
+
+    def kill(self) -> None:
+        """End every copy now."""
+        for replica in self.replicas():
+            replica.kill()
+
+    def useful(self, replica: Replica) -> None:
+        """The copy has answered a batch: earlier deaths in its seat are forgiven. Asked only while `troubled`."""
+        seat = self._by_id.get(replica.id)
+        if seat is not None:
+            seat.deaths.clear()
+            seat.pause = 0.0
+            self.troubled = any(seat.deaths or seat.pause for seat in self._seats)
+
+    # ------------------------------------------------------------------ what replicas tell
+
+    def ready(self, replica: Replica, description: Description) -> None:
+        seat = self._by_id[replica.id]
+        seat.ready = True
+        self._failed_loads = 0
+        self._charge.told(replica, "ready", "")
+        self._charge.joined(replica)
+        self._charge.changed("ready", "", description)
+        self._fill()
+
+    def lost(self, replica: Replica, reason: str, started: frozenset[int]) -> None:
+        seat = self._by_id.pop(replica.id, None)
+        if seat is None or seat.replica is not replica:
+            return
+        was_ready = seat.ready
+        seat.replica, seat.ready, seat.frozen_since = None, False, None
+        self._charge.told(replica, "stopped" if self._closing else "lost", reason)
+        self._charge.left(replica, started, reason)
+        if self._closing:
+            self._settled()
+            return
+        self._judge(seat, was_ready, reason)
+        if not self._failed:
+            if self.ready_count() == 0:
+                self._charge.changed("loading", reason, None)
+            self._retry_later(seat)
+        self._fill()
+
+    # ------------------------------------------------------------------ inside
+
+    def _judge(self, seat: _Seat, was_ready: bool, reason: str) -> None:
+        """Decide whether the model has failed for good."""
+        now = self._clock()
+        if was_ready:
+            seat.deaths.append(now)
+            while seat.deaths and seat.deaths[0] < now - self._settings.fruitless_seconds:
+                seat.deaths.popleft()
+            hopeless = len(seat.deaths) >= self._settings.max_fruitless_deaths
+        else:
+            self._failed_loads += 1
+            hopeless = self._failed_loads >= self._settings.max_load_attempts
+        if hopeless and self.ready_count() == 0:
+            self._failed = reason
+            self._charge.changed("failed", reason, None)
+
+    def _retry_later(self, seat: _Seat) -> None:
+        """Start another copy: at once after a first loss, later and later after fruitless ones."""
+        pause = seat.pause
+        seat.pause = min(max(seat.pause * 2, self._settings.restart_seconds), self._settings.max_restart_seconds)
+        seat.retry = self._loop.call_later(pause, self._retry, seat)
+        self.troubled = True
+
+    def _retry(self, seat: _Seat) -> None:
+        seat.retry = None
+        self._fill()
+
+    def _fill(self) -> None:
+        loading = sum(1 for seat in self._seats if seat.replica is not None and not seat.ready)
+        for seat in self._seats:
+            if self._closing or self._failed or loading >= self._settings.max_loads_at_once:
+                return
+            if seat.replica is None and seat.retry is None:
+                self._launch(seat)
+                loading += 1
+
+    def _launch(self, seat: _Seat) -> None:
+        replica = self._make(self._next_id)
+        self._next_id += 1
+        self.starts += 1
+        seat.replica = replica
+        self._by_id[replica.id] = seat
+        self._charge.told(replica, "loading", "")
+        replica.launch()
+
+    def _look(self) -> None:
+        """Once a second: is a copy hung, or stopped in the middle of a batch?"""
+        now = self._clock()
+        for seat in self._seats:
+            if seat.replica is not None and seat.ready:
+                self._examine(seat, seat.replica, now)
+        self._watch = self._loop.call_later(1.0, self._look)
+
+    def _examine(self, seat: _Seat, replica: Replica, now: float) -> None:
+        since = self._charge.running_since(replica)
+        if since is None:
+            seat.frozen_since = None
+            return
+        if now - since > self._settings.max_execution_seconds:
+            replica.kill(f"hung: a batch ran for over {self._settings.max_execution_seconds:g} s")
+        elif not replica.frozen():
+            seat.frozen_since = None
+        elif seat.frozen_since is None:
+            seat.frozen_since = now
+        elif now - seat.frozen_since >= self._settings.frozen_seconds:
+            replica.kill("hung: its process was stopped from outside")
+
+    def _settled(self) -> None:
+        if all(seat.replica is None for seat in self._seats):
+            self.emptied.set()

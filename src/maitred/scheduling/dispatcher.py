@@ -1,0 +1,538 @@
+"""The whole pool without I/O: told what happens and when, it says what starts, what ends and when to call again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final, Protocol
+
+from maitred.endpoint import Ticket
+from maitred.errors import Cancelled, DeadlinePassed, MaitredError, NoReplica, Quarantined, ReplicaLost, WouldBeLate
+from maitred.messages import BACKGROUND, FOREVER, LANES, NORMAL, Request
+from maitred.scheduling.admission import LaneLimits, Load, decide, drain_seconds
+from maitred.scheduling.aside import Aside
+from maitred.scheduling.batching import Batch, Bounds, form
+from maitred.scheduling.curve import Curve
+from maitred.scheduling.fairness import Shares, Tenants
+from maitred.scheduling.patience import Patience
+from maitred.scheduling.queue import Queue
+from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, standing
+from maitred.scheduling.replicas import Replica, Replicas
+
+__all__ = ["Batch", "Cause", "DispatchSettings", "Dispatcher", "Effects"]
+
+_REVIEW_BATCHES: Final = 32
+"""How often the curve is asked which batches pay."""
+_TRY_LARGER: Final = 1 / 64
+"""Share of batches that ignore that answer, for a curve learns only from what runs."""
+_SATURATED_WEIGHT: Final = 1 / 8
+_AS_LONG_AS: Final = 0.95
+"""Part of the implied deadline that a request may have spent before it was submitted."""
+_EARLY_SECONDS: Final = 0.001
+"""Timers may fire this early; `wake` is asked for again then, for the alarm is spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """How one pool decides."""
+
+    max_batch_rows: int = 64
+    max_waiting_rows: int = 4096
+    """Per lane."""
+    max_waiting_bytes: int = 256 * 1024 * 1024
+    """Per lane."""
+    deadline_seconds: float = 30.0
+    """What a request gets whose caller states no deadline. By this such requests are known, and their callers'
+    patience is learned."""
+    guaranteed_share: float = 0.05
+    """Part of the rows that a lower lane gets while better ones could take everything."""
+    background_seconds: float = 0.01
+    """How long a batch with background rows may run; one request always may."""
+    keep_free: int | None = None
+    """Idle replicas that background leaves alone; None: one where there are four or more, else none."""
+    side_effects: bool = False
+    """The model must never run twice for one request."""
+    quarantine_seconds: float = 600.0
+    quarantine_inputs: int = 1024
+
+
+class Chance(Protocol):
+    """What is asked of a `random.Random`."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+
+class Effects(Protocol):
+    """What the dispatcher has done. May be called from inside any of its methods; may call `cancelled` back."""
+
+    def start(self, batch: Batch) -> None:
+        """Run this batch on its replica."""
+        ...
+
+    def fail(self, ticket: Ticket, error: MaitredError) -> None:
+        """End this ticket with an error."""
+        ...
+
+    def wake(self, at: float) -> None:
+        """Call `tick` no later than `at`. Replaces what was asked before, which is later or over."""
+        ...
+
+
+class Dispatcher:
+    """Queue, admission, batching and recovery of one pool.
+
+    Every ticket that `submit` takes ends in exactly one of these ways: `effects.fail`; its batch is handed back by
+    `answered`; `evict` gives it back; or whoever owns it ends it and says so with `cancelled`. Each method is told the
+    time. Only `tick` starts batches: call it after whatever may have made work or room.
+    """
+
+    def __init__(
+        self,
+        settings: DispatchSettings,
+        effects: Effects,
+        rng: Chance,
+        digest: Callable[[Request], Hashable] | None = None,
+    ) -> None:
+        """`digest` names an input, for the quarantine; without it nothing is quarantined."""
+        self.settings = settings
+        self.curve = Curve()
+        self.queue = Queue()
+        self.patience = Patience()
+        implied_seconds = _AS_LONG_AS * settings.deadline_seconds
+        self.load = Load(self.queue.lanes, self.curve, settings.max_batch_rows, self.patience, implied_seconds)
+        self._limits = LaneLimits(settings.max_waiting_rows, settings.max_waiting_bytes)
+        self._effects = effects
+        self._rng = rng
+        self._digest = digest
+        self._replicas = Replicas(self.load)
+        self._running: dict[int, Batch] = {}
+        """In order of their start."""
+        self._running_rows = 0
+        self._aside = Aside(self.queue)
+        self._last_id = 0
+        self._bounds = Bounds(settings.max_batch_rows)
+        self._bounds.implied_seconds = implied_seconds
+        self._row_bound = RowBound(settings.max_batch_rows)
+        self._paying_rows = settings.max_batch_rows
+        self._answered = 0
+        self._shares = Shares(settings.guaranteed_share, float(settings.max_batch_rows))
+        self._tenants = Tenants()
+        self._quarantine = Quarantine(settings.quarantine_seconds, settings.quarantine_inputs)
+        self._asked = FOREVER
+        """No ticket's deadline is earlier."""
+        self._ticking = False
+        self._abandoned: list[Batch] = []
+
+    # What callers do
+
+    def submit(self, ticket: Ticket, now: float, parts: Sequence[Ticket] | None = None) -> None:
+        """Queue a ticket, or refuse it at once through `effects.fail`.
+
+        `parts`: the tickets into which an oversized request was cut; they are queued instead, and admitted or refused
+        as one. A request of a tenant over its fair share travels one lane lower from here on, while there is a queue.
+        """
+        request = ticket.request
+        if request.tenant and request.lane != BACKGROUND:
+            self._lower_lane(request, parts, now)
+        error = decide(request, self.load, self._limits, now)
+        if error is None and self._quarantine.until:
+            error = self._check_quarantine(request, now)
+        if error is not None:
+            self._effects.fail(ticket, error)
+            return
+        if parts is not None:
+            for part in parts:
+                self.queue.push(part)
+        elif ticket.attempts:
+            self._aside.add(Group([ticket], broken=False, apart=True))
+        else:
+            self.queue.push(ticket)
+        if request.deadline < self._asked:
+            self._asked = request.deadline
+            self._effects.wake(request.deadline)
+
+    def cancelled(self, ticket: Ticket, now: float) -> Batch | None:
+        """A ticket was ended by its owner. Returns its batch if that still runs and none of its members is wanted."""
+        if isinstance(ticket.error, Cancelled) and self._is_implied(ticket):
+            self.patience.hung_up(now - ticket.submitted_at)
+        if self.queue.forget(ticket):
+            return None
+        started_at = ticket.started_at
+        for batch in self._running.values():
+            if batch.started_at == started_at and ticket in batch.tickets:
+                batch.alive -= 1
+                return None if batch.alive else batch
+        return None
+
+    def evict(self, now: float) -> list[Ticket]:
+        """Take out every ticket that is not running, best lane first; they belong to the caller again."""
+        taken = self._aside.clear()
+        taken.extend(self.queue.clear())
+        return taken
+
+    # What replicas do
+
+    def add(self, replica: int, room: int, now: float) -> None:
+        """A replica is ready for `room` batches at a time."""
+        self._replicas.add(replica, room)
+        self._learn()
+
+    def remove(self, replica: int, now: float) -> None:
+        """Give a replica no new batch; those it runs may still end. Unknown replicas are ignored."""
+        self._replicas.remove(replica)
+        self._learn()
+
+    def expect(self, replicas: int, now: float) -> None:
+        """How many replicas are on their way. With none ready and none expected, whoever waits is refused."""
+        self.load.expected = replicas
+        if replicas or self.load.slots:
+            return
+        error = "no copy of this model is running, and none is starting"
+        for ticket in self.evict(now):
+            if not ticket.ended:
+                self._effects.fail(ticket, NoReplica(error, retry_after_seconds=1.0))
+
+    def answered(self, replica: int, batch_id: int, now: float, seconds: float) -> Batch:
+        """A replica has answered a batch after `seconds`; the caller ends its tickets. KeyError if it does not run."""
+        batch = self._release(replica, batch_id)
+        self.curve.teach(batch.rows, seconds)
+        self._learn()
+        self._answered += 1
+        if not self._answered % _REVIEW_BATCHES:
+            self._paying_rows = self.curve.best_rows(self.settings.max_batch_rows)
+        self._row_bound.answered(len(batch.tickets), batch.rows)
+        first = batch.tickets[0]
+        if not first.ended and self._is_implied(first):
+            self.patience.answered(now - first.submitted_at, batch.alive)
+        if batch.group is not None and batch.group.split is not None:
+            batch.group.split.settle(failed=False)
+        return batch
+
+    def failed(self, replica: int, batch_id: int, cause: Cause, error: MaitredError, now: float) -> None:
+        """A replica could not answer a batch; `error` is for the member that is to blame. KeyError if it does not run.
+
+        Members are tried again or failed as the table of `recovery.py` says.
+        """
+        batch = self._release(replica, batch_id)
+        if cause == Cause.OUT_OF_MEMORY and len(batch.tickets) > 1:
+            self._row_bound.ran_out_of_memory(batch.rows)
+        self._recover(batch, Cause(cause), True, error, now)
+
+    def lost(self, replica: int, now: float, started: frozenset[int] | bool = True) -> None:
+        """A replica is gone. `started`: which of its batches had begun, by id, or whether all had."""
+        if replica not in self._replicas:
+            return
+        self.remove(replica, now)
+        batches = [batch for batch in self._running.values() if batch.replica == replica]
+        for batch in batches:
+            self._release(replica, batch.id)
+        for batch in batches:
+            began = started if isinstance(started, bool) else batch.id in started
+            error = ReplicaLost("the copy of the model that ran this request was lost, and it was not tried again")
+            self._recover(batch, Cause.LOST, began, error, now)
+
+    # What time does
+
+    def tick(self, now: float) -> Sequence[Batch]:
+        """End what is past its deadline, then start what can start.
+
+        Returns the running batches of which, by this, no member is wanted any more.
+        """
+        if self._ticking:
+            return ()  # called back by an effect: the outer call goes on with what it finds
+        self._ticking = True
+        try:
+            if now >= self._asked - _EARLY_SECONDS:
+                self._expire(now)
+            load = self.load
+            high, normal, background = self.queue.lanes
+            while load.room > 0 and (normal.rows or high.rows or background.rows) and self._dispatch(now):
+                pass
+        finally:
+            self._ticking = False
+        if not self._abandoned:
+            return ()
+        abandoned, self._abandoned = self._abandoned, []
+        return abandoned
+
+    # What there is
+
+    def room(self, lane: int) -> int:
+        """Rows that this lane may still send without being refused for want of place."""
+        return max(0, self.settings.max_waiting_rows - self.queue.lanes[lane].rows)
+
+    def part_rows(self, lane: int) -> int:
+        """How many rows a part of an oversized request should have: background goes in smaller ones."""
+        most = self.settings.max_batch_rows
+        if lane == BACKGROUND and self.curve.learned:
+            return max(1, self.curve.rows_within(self.settings.background_seconds, most))
+        return most
+
+    def waiting_rows(self) -> int:
+        return self.load.waiting_rows()
+
+    def waiting_requests(self) -> list[int]:
+        """Per lane. Counted by looking at each: for reports, not for decisions."""
+        counts = [0] * len(LANES)
+        for ticket in chain(self.queue.tickets(), self._aside.tickets()):
+            if not ticket.ended:
+                counts[ticket.request.lane] += 1
+        return counts
+
+    def running_rows(self) -> int:
+        """Rows on replicas, those included whose callers have left."""
+        return self._running_rows
+
+    def running_batches(self) -> int:
+        return len(self._running)
+
+    # Dispatch
+
+    def _dispatch(self, now: float) -> bool:
+        """Start one batch, if there is one that may start."""
+        replica = self._replicas.pick()
+        high, normal, background = self.queue.lanes
+        self._set_bounds()
+        leader = self._shares.lead(high.rows, normal.rows, background.rows)
+        if self._dispatch_lane(leader, replica, now):
+            return True
+        for other in range(len(LANES)):
+            # What is set aside may be of lower lanes than the one it waits in.
+            if other == leader or not (self.queue.lanes[other].rows or self._aside.lanes[other]):
+                continue
+            if self._dispatch_lane(other, replica, now):
+                return True
+        return self._replicas.reserve(self._aside.has_suspects())
+
+    def _dispatch_lane(self, lane: int, replica: Replica | None, now: float) -> bool:
+        """Start a batch led by this lane, if there is one that may start."""
+        lanes = self.queue.lanes
+        high, normal, background = lanes
+        normal_rows, background_rows = normal.rows, background.rows
+        several = high.rows + normal_rows + background_rows != lanes[lane].rows
+        late: list[Ticket] = []
+        weight = 0
+        if self._aside.lanes[lane]:
+            weight = self._start_aside(lane, replica, now, late)
+        if not weight and replica is not None and (lane != BACKGROUND or self._may_run_background()):
+            empty = self.queue.empty
+            tickets: list[Ticket] = []
+            weight = form(self.queue, lane, self._bounds, self.curve, now, tickets, late)
+            if weight:
+                if lane != BACKGROUND and lanes[lane].rows:
+                    self.load.batch_rows += (weight - self.load.batch_rows) * _SATURATED_WEIGHT
+                rows = weight - (self.queue.empty - empty)
+                # Earliest first in one lane; but the newest first where patience is short.
+                deadline = min(
+                    _deadline(tickets) if several else tickets[0].request.deadline, tickets[-1].request.deadline
+                )
+                self._start(replica, tickets, rows, deadline, None, now)
+        if several:
+            charge = self._shares.charge
+            charge(NORMAL, weight, normal_rows - normal.rows, normal.rows > 0)
+            charge(BACKGROUND, weight, background_rows - background.rows, background.rows > 0)
+        if late:
+            self._fail_late(late, now)
+        return weight > 0
+
+    def _start_aside(self, lane: int, replica: Replica | None, now: float, late: list[Ticket]) -> int:
+        """Start the first group set aside that can go now; return what it weighs, 0 if there is none."""
+        idle = self._replicas.idle(replica)
+        group = self._aside.take(lane, now, room=replica is not None, idle=idle is not None, late=late)
+        if group is None:
+            return 0
+        replica = idle if group.apart else replica
+        assert replica is not None
+        weight = rows = 0
+        for ticket in group.tickets:
+            rows += ticket.request.rows
+            weight += ticket.request.rows or 1
+        self._start(replica, group.tickets, rows, _deadline(group.tickets), group, now)
+        return weight
+
+    def _start(
+        self, replica: Replica, tickets: list[Ticket], rows: int, deadline: float, group: Group | None, now: float
+    ) -> None:
+        self._last_id += 1
+        batch = Batch(self._last_id, replica.id, tickets, rows, now, deadline, group)
+        self._replicas.start(replica, batch.alone)
+        self._running[batch.id] = batch
+        self._running_rows += rows
+        load = self.load
+        if not load.room:
+            oldest = next(iter(self._running.values()))
+            load.oldest_started_at, load.oldest_rows = oldest.started_at, oldest.rows
+        self._effects.start(batch)
+
+    def _release(self, replica: int, batch_id: int) -> Batch:
+        """The work of a batch is over: its room is free."""
+        batch = self._running[batch_id]
+        if batch.replica != replica:
+            raise KeyError(f"batch {batch_id} does not run on replica {replica}")
+        del self._running[batch_id]
+        self._running_rows -= batch.rows
+        self._replicas.end(replica)
+        return batch
+
+    def _set_bounds(self) -> None:
+        bounds, curve = self._bounds, self.curve
+        bounds.rows = self._row_bound.rows
+        if self._paying_rows < bounds.rows and self._rng.random() >= _TRY_LARGER:
+            bounds.rows = self._paying_rows
+        bounds.seconds = self.load.full_seconds
+        bounds.patience_seconds = self.patience.seconds
+        if self.queue.lanes[BACKGROUND].rows and curve.learned:
+            bounds.background_rows = max(1, curve.rows_within(self.settings.background_seconds, bounds.rows))
+
+    def _may_run_background(self) -> bool:
+        """Whether a batch of background may take a replica: some stay idle, unless the lane is owed rows."""
+        if self._shares.is_owed(BACKGROUND):
+            return True
+        keep_free = self.settings.keep_free
+        if keep_free is None:
+            keep_free = 1 if self._replicas.ready() >= 4 else 0
+        return not keep_free or self._replicas.idle_count() > keep_free
+
+    def _is_implied(self, ticket: Ticket) -> bool:
+        """Whether the deadline of an online ticket says nothing about its caller's patience."""
+        request = ticket.request
+        return request.lane != BACKGROUND and request.deadline - ticket.submitted_at >= self.load.implied_seconds
+
+    # Recovery
+
+    def _recover(self, batch: Batch, cause: Cause, started: bool, error: MaitredError, now: float) -> None:
+        members = len(batch.tickets)
+        step = TABLE[cause][
+            standing(members, alone=batch.alone, started=started, side_effects=self.settings.side_effects)
+        ]
+        alive = [ticket for ticket in batch.tickets if not ticket.ended]
+        group = batch.group
+        split = group.split if group is not None else None
+        if step is Step.BACK:
+            self._put_back(alive, group)
+            return
+        if split is not None:
+            split.settle(failed=cause != Cause.LOST)
+        if step is Step.SPLIT and alive:
+            self._aside.add(Group(alive, split, broken=True))
+        elif step is Step.APART and alive:
+            for ticket in alive:
+                ticket.attempts += 1
+            self._aside.add(Group(alive, broken=False, apart=True))
+        elif step is Step.QUARANTINE:
+            self._put_in_quarantine(batch, now)
+        elif step is Step.FAIL:
+            if cause != Cause.LOST:
+                self._row_bound.failed(members)
+            for ticket in alive:
+                if not ticket.ended:
+                    self._effects.fail(ticket, error)
+
+    def _put_back(self, alive: list[Ticket], group: Group | None) -> None:
+        if group is not None:
+            self._aside.add(Group(alive, group.split, broken=False, apart=group.apart))
+        else:
+            self.queue.restore(alive)
+
+    def _put_in_quarantine(self, batch: Batch, now: float) -> None:
+        for ticket in batch.tickets:
+            if self._digest is not None:
+                self._quarantine.add(self._digest(ticket.request), now)
+            if not ticket.ended:
+                self._effects.fail(ticket, _quarantined())
+
+    def _check_quarantine(self, request: Request, now: float) -> MaitredError | None:
+        if self._digest is not None and self._quarantine.holds(self._digest(request), now):
+            return _quarantined()
+        return None
+
+    def _learn(self) -> None:
+        self.load.learn(self.settings.max_batch_rows, self.settings.max_waiting_rows)
+
+    # Deadlines and tenants
+
+    def _expire(self, now: float) -> None:
+        """Fail every ticket whose deadline has passed, and ask to be woken for the next."""
+        late: list[Ticket] = []
+        earliest = FOREVER
+        for lane in range(len(LANES)):
+            earliest = min(earliest, self.queue.expire(self.queue.lanes[lane], now, late))
+            earliest = min(earliest, self._aside.expire(lane, now, late))
+        overdue: list[tuple[Batch, Ticket]] = []
+        for batch in self._running.values():
+            if batch.deadline <= now:
+                batch.deadline = _find_overdue(batch, now, overdue)
+            earliest = min(earliest, batch.deadline)
+        self._asked = earliest
+        if earliest != FOREVER:
+            self._effects.wake(earliest)
+        self._fail_late(late, now)
+        for batch, ticket in overdue:
+            if not ticket.ended:
+                batch.alive -= 1
+                if not batch.alive:
+                    self._abandoned.append(batch)
+                self._effects.fail(ticket, _late_running(ticket, now))
+
+    def _fail_late(self, late: list[Ticket], now: float) -> None:
+        for ticket in late:
+            if not ticket.ended:
+                if ticket.request.deadline > now:
+                    self._effects.fail(ticket, _too_late(ticket, self.load, now))
+                else:
+                    self._effects.fail(ticket, _late_waiting(ticket, now))
+
+    def _lower_lane(self, request: Request, parts: Sequence[Ticket] | None, now: float) -> None:
+        load = self.load
+        over = self._tenants.over(request.tenant, request.rows or 1, now)
+        if over and load.waiting_rows() >= load.batch_rows * max(load.slots, 1):
+            request.lane += 1
+            for part in parts or ():
+                part.request.lane = request.lane
+
+
+def _find_overdue(batch: Batch, now: float, overdue: list[tuple[Batch, Ticket]]) -> float:
+    """Add the members past their deadline; return the earliest deadline of the others."""
+    earliest = FOREVER
+    for ticket in batch.tickets:
+        if ticket.ended:
+            continue
+        deadline = ticket.request.deadline
+        if deadline <= now:
+            overdue.append((batch, ticket))
+        elif deadline < earliest:
+            earliest = deadline
+    return earliest
+
+
+def _deadline(tickets: list[Ticket]) -> float:
+    return min(ticket.request.deadline for ticket in tickets)
+
+
+def _late_waiting(ticket: Ticket, now: float) -> MaitredError:
+    return DeadlinePassed(
+        f"the deadline passed while the request waited in the queue, for {now - ticket.submitted_at:.3f} s; "
+        "the model did not run"
+    )
+
+
+def _too_late(ticket: Ticket, load: Load, now: float) -> MaitredError:
+    return WouldBeLate(
+        f"the answer would take about {load.batch_seconds:.3f} s, and the deadline is in "
+        f"{ticket.request.deadline - now:.3f} s: try later, or allow more time",
+        retry_after_seconds=drain_seconds(load, load.lanes[ticket.request.lane].rows),
+    )
+
+
+def _late_running(ticket: Ticket, now: float) -> MaitredError:
+    waited, ran = ticket.started_at - ticket.submitted_at, now - ticket.started_at
+    return DeadlinePassed(
+        f"the deadline passed while the model ran: after {waited:.3f} s in the queue and {ran:.3f} s of running"
+    )
+
+
+def _quarantined() -> MaitredError:
+    return Quarantined("this input has ended two copies of the model one after the other and is refused for a while")

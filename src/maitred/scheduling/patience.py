@@ -1,0 +1,49 @@
+"""How long callers who state no deadline wait before they hang up: learned from those who did."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from maitred.messages import FOREVER
+
+_WEIGHT: Final = 1 / 8
+_MEMORY: Final = 1 / 16
+_FEWEST: Final = 8
+_CREDIBLE: Final = 0.5
+
+
+class Patience:
+    """An estimate that holds only while most of those who waited that long did leave.
+
+    A hang-up speaks for it; an answer that was still awaited after a longer time speaks against it. So a few callers
+    who leave early, as those do who ask twice and drop the slower answer, teach nothing.
+    """
+
+    __slots__ = ("seconds", "_guess", "_share", "_seen")
+
+    def __init__(self) -> None:
+        self.seconds = FOREVER
+        """The patience to reckon with; `FOREVER` while nothing credible is known."""
+        self._guess = 0.0
+        self._share = 0.0
+        """Of late, how many of those who waited as long as the guess had left."""
+        self._seen = 0
+
+    def hung_up(self, waited: float) -> None:
+        """A caller who had stated no deadline left after `waited` seconds."""
+        self._seen += 1
+        self._guess = waited if self._seen == 1 else self._guess + (waited - self._guess) * _WEIGHT
+        self._share += (1.0 - self._share) * _MEMORY
+        self._settle()
+
+    def answered(self, waited: float, callers: int) -> None:
+        """So many callers were still there for an answer for which the first of them had waited `waited` seconds."""
+        if not self._seen or waited <= self._guess:
+            return
+        self._guess += (waited - self._guess) * _WEIGHT
+        self._share *= (1.0 - _MEMORY) ** callers
+        self._settle()
+
+    def _settle(self) -> None:
+        credible = self._seen >= _FEWEST and self._share > _CREDIBLE
+        self.seconds = self._guess if credible else FOREVER

@@ -1,0 +1,1 @@
+"""WIRE: bytes to tensors and back, in every format that callers speak."""

@@ -1,0 +1,241 @@
+"""JSON bodies as callers send them: decoded, bounded in depth, without duplicate keys, refused by the field's name."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from maitred.errors import Malformed
+
+MAX_DEPTH: Final = 100
+MAX_KEYS: Final = 250_000
+"""Keys of a body of rows, each of which names its values."""
+
+MAX_ENTRIES: Final = 4096
+"""Inputs or outputs of a V2 request."""
+
+MAX_AROUND: Final = 1 << 20
+"""Bytes of a body without its tensors, where it has to be looked at closely."""
+
+Body = bytes | bytearray
+
+
+class InputEntry(msgspec.Struct, gc=False):
+    """One input of a V2 request; its elements are left as they came."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: msgspec.Raw = msgspec.Raw()  # `Raw | None` would read every value as null
+    parameters: dict[str, Any] | None = None
+
+
+class OutputEntry(msgspec.Struct, gc=False):
+    """One output that a V2 request asks for."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """A V2 infer request around its tensors."""
+
+    inputs: list[InputEntry]
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[OutputEntry] | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+def decode(body: Body) -> Envelope:
+    """The envelope of a V2 infer request. Raises Malformed naming the field.
+
+    Depth and duplicate keys are only looked for where the number of colons differs from that of the keys of a plain
+    request: a key too many is a colon too many, so one scan for a byte is enough for nearly all. Elements are not
+    looked at here.
+    """
+    try:
+        envelope = _decode_envelope(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        refuse(error, body)
+    colons = body.count(b":")
+    if colons != 4 * len(envelope.inputs) + (1 if envelope.id is None else 2) and colons != _keys(envelope):
+        around = _around(body, envelope)
+        check_depth(around)
+        check_keys(around)
+    return envelope
+
+
+def _keys(envelope: Envelope) -> int:
+    """How many keys the understood fields of a request have; -1 where values inside parameters may hide some."""
+    if len(envelope.inputs) > MAX_ENTRIES or len(envelope.outputs or ()) > MAX_ENTRIES:
+        raise Malformed(f"more than {MAX_ENTRIES} inputs or outputs")
+    keys = 1 + 4 * len(envelope.inputs) + (envelope.id is not None) + (envelope.outputs is not None)
+    owners: list[Any] = [envelope, *envelope.inputs, *(envelope.outputs or ())]
+    for owner in owners:
+        if owner.parameters is not None:
+            keys += 1 + len(owner.parameters)
+            if any(isinstance(value, (dict, list)) for value in owner.parameters.values()):
+                return -1
+    missing = sum(not entry.data for entry in envelope.inputs)
+    return keys - missing + len(envelope.outputs or ())
+
+
+def _around(body: Body, envelope: Envelope) -> bytes:
+    """The body with 0 for each tensor's elements, so that looking at it closely has a price that is bounded."""
+    view = memoryview(body)
+    begin = _address(body)
+    pieces: list[Any] = []
+    at = 0
+    for entry in envelope.inputs:
+        start = _address(entry.data) - begin if entry.data else 0
+        if at < start < len(body):  # elements are views of the body
+            pieces += (view[at:start], b"0")
+            at = start + len(memoryview(entry.data))
+    return b"".join([*pieces, view[at:]])
+
+
+def _address(buffer: Any) -> int:
+    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
+
+
+class Reader:
+    """Decodes bodies of one type, with the same limits and the same refusals as `decode`."""
+
+    __slots__ = ("_decode",)
+
+    def __init__(self, kind: Any) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def __call__(self, body: Body) -> Any:
+        """Raises Malformed. Duplicate keys are the caller's to find: see `check_count`."""
+        if body.count(b":") > MAX_KEYS and count_outside_strings(body, b":") > MAX_KEYS:
+            raise Malformed(f"the body has more than {MAX_KEYS} keys; send columns, or fewer rows at once")
+        try:
+            value = self._decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            refuse(error, body)
+        check_depth(body)
+        return value
+
+    def part(self, value: msgspec.Raw, field: str) -> Any:
+        """The same for the value of a field, inside a body that was read already. Raises Malformed naming the field."""
+        try:
+            return self._decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            refuse(error, bytes(value), field)
+
+
+# ---------------------------------------------------------------- limits
+
+
+def check_depth(body: Body) -> None:
+    """Refuse valid JSON nested deeper than MAX_DEPTH. Linear in the body, without recursion; raises Malformed."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
+    characters = _outside_strings(body)
+    brackets = characters[_ARE_BRACKETS[characters]]
+    if np.cumsum(_STEPS[brackets], dtype=np.int32).max(initial=0) > MAX_DEPTH:
+        raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels")
+
+
+def check_keys(body: Body) -> None:
+    """Refuse valid JSON in which an object has one key twice, or which is longer than MAX_AROUND. Raises Malformed."""
+    if len(body) > MAX_AROUND:
+        raise Malformed(
+            f"a key occurs twice, or fields that are not tensors take more than {MAX_AROUND} bytes: leave them out"
+        )
+    try:
+        json.loads(body, object_pairs_hook=_unique, parse_int=float, parse_constant=_no_constant)
+    except ValueError:  # undecodable text, in a field that nobody reads
+        raise Malformed("the body is not valid UTF-8 JSON") from None
+
+
+def check_count(body: Body, understood: int) -> None:
+    """Refuse valid JSON with more keys than the `understood` ones: some came twice, or a value holds an object."""
+    if body.count(b":") != understood and count_outside_strings(body, b":") != understood:
+        check_keys(body)
+
+
+def count_outside_strings(body: Body, character: bytes) -> int:
+    """How often one ASCII character occurs in valid JSON where it is not part of a string."""
+    return int(np.count_nonzero(_outside_strings(body) == ord(character)))
+
+
+def _outside_strings(body: Body) -> npt.NDArray[np.uint8]:
+    """The characters of valid JSON that are not part of strings."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    characters = np.frombuffer(body, np.uint8)
+    quotes = np.cumsum(characters == ord('"'), dtype=np.uint8)  # may wrap: that keeps odd and even apart
+    outside: npt.NDArray[np.uint8] = characters[quotes & 1 == 0]
+    return outside
+
+
+def _table(values: dict[bytes, int], kind: Any) -> npt.NDArray[Any]:
+    table = np.zeros(256, kind)
+    for character, value in values.items():
+        table[ord(character)] = value
+    return table
+
+
+_STEPS: Final = _table({b"[": 1, b"{": 1, b"]": -1, b"}": -1}, np.int8)
+_ARE_BRACKETS: Final = _STEPS != 0
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise Malformed(f"the key {shown(key)} occurs twice in one object")
+        seen.add(key)
+
+
+def _no_constant(token: str) -> NoReturn:
+    raise ValueError(token)
+
+
+# ---------------------------------------------------------------- refusals
+
+_PLACE: Final = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.DOTALL)
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_KEY: Final = re.compile(rb'"([^"\\]{1,64})"\s*:')
+_LONE: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
+def refuse(error: Exception, body: Body, field: str = "") -> NoReturn:
+    """Raise Malformed for what a decoder said, naming the place (inside `field`) as well as it can be known."""
+    if isinstance(error, RecursionError):
+        raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    if isinstance(error, msgspec.ValidationError):
+        match = _PLACE.match(str(error))
+        said, place = (match[1], match[2]) if match else (str(error), "")
+        said = said[:1].lower() + said[1:].replace("`", "")
+        place = field + ("." if field and place and place[0] != "[" else "") + (place or "")
+        raise Malformed(f"{place or 'the body'}: {said}") from None
+    text = str(error).removeprefix("JSON is malformed: ")
+    byte = _BYTE.search(text)
+    end = int(byte[1]) if byte else len(body)
+    if not body.strip():
+        raise Malformed("the body is empty; it must be a JSON object") from None
+    if b"\\u" in body and _LONE.search(body):
+        text = "a string holds a lone surrogate escape"
+    elif text == "Input data was truncated":
+        text = "it ends too early"
+    keys = _KEY.findall(body, max(0, end - 4096), end)
+    near = f", in or after {shown(keys[-1].decode('utf-8', 'replace'))}" if keys else ""
+    raise Malformed(f"the body is not valid JSON: {text}{near}") from None
+
+
+def shown(text: str) -> str:
+    """What a caller sent, quoted for a message: escaped, and bounded in length."""
+    return ascii(text if len(text) <= 128 else text[:125] + "...")

@@ -1,0 +1,487 @@
+"""The command line: help is quick, answers are right, and whatever is wrong is one line and exit code 2."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from maitred.cli.failure import CommandFailed, told
+from maitred.cli.inspect import harmless
+from maitred.cli.main import run
+from maitred.cli.serve import base_url, curl_line, named
+from maitred.errors import TABLE, ModelFault
+from maitred.settings import ServerSettings
+
+MODEL = """
+import maitred
+
+class Double(maitred.Model):
+    signature = maitred.Signature(
+        inputs={"x": "float32[n, 2]", "name": 'str[n] default="none"'},
+        outputs={"y": "float32[n, 2]", "label": "str[n]"},
+    )
+
+    def predict(self, batch, context):
+        if (batch["x"] == 13).any():
+            raise ValueError("thirteen")
+        return {"y": batch["x"] * 2, "label": batch["name"]}
+
+class Total(maitred.Model):
+    signature = maitred.Signature(inputs={"x": "float64[k]"}, outputs={"total": "float64[1]", "big": "int64[2, 2]"})
+
+    def predict(self, batch, context):
+        return {"total": [batch["x"].sum()], "big": [[1, 2], [3, 2**60]]}
+"""
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a model file, and a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("MAITRED_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("MAITRED_HOME", str(tmp_path / "home"))
+    (tmp_path / "double.py").write_text(MODEL)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    def cli(*arguments: str, stdin: str | bytes = "") -> Ran:
+        raw = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        code = run(arguments)
+        return Ran(code, *capsys.readouterr())
+
+    return cli
+
+
+def refused(ran: Ran) -> str:
+    """The one line of a refusal."""
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1 and ran.err.startswith("maitred: ") and "Traceback" not in ran.err
+    return ran.err
+
+
+class TestMain:
+    def test_help_imports_nothing_heavy(self):
+        script = (
+            "import sys; from maitred.cli.main import run; code = run(['--help']);"
+            "heavy = {'numpy', 'msgspec', 'yaml', 'rich', 'asyncio', 'httptools', 'starlette'} & set(sys.modules);"
+            "print(code, sorted(heavy))"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout.splitlines()[-1] == "0 []"
+
+    @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], []])
+    def test_help(self, cli, arguments):
+        ran = cli(*arguments)
+        assert ran.code == 0 and "Usage: maitred" in ran.out and ran.err == ""
+
+    @pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+    def test_version(self, cli, arguments):
+        from maitred import __version__
+
+        assert cli(*arguments) == Ran(0, f"maitred {__version__}\n", "")
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (["srve"], "maitred: No such command 'srve'. Did you mean 'serve'?"),
+            (["serve", "--lisen", "x"], "No such option: --lisen"),
+            (["serve", "--replicas", "two"], "Invalid value for '--replicas'"),
+            (["predict", "double.py"], "Missing option '--input'"),
+            (["predict"], "Missing argument 'MODEL'"),
+        ],
+    )
+    def test_wrong_arguments(self, cli, arguments, line):
+        assert line in refused(cli(*arguments))
+
+    @pytest.mark.parametrize(
+        ("script", "code"),
+        [
+            ("import sys; from maitred.cli.main import run; sys.exit(run(['version']))", 1),
+            ("from maitred.cli.serve import announce; announce('a'); announce('b'); print('c')", 0),  # it serves on
+        ],
+    )
+    def test_a_reader_that_leaves_is_no_news(self, script, code):
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=30, check=False)
+        os.close(write)
+        assert (done.returncode, done.stderr) == (code, b"")
+
+    def test_as_a_module(self):
+        command = f"{sys.executable} -m maitred.cli.main version; echo $?; {sys.executable} -m maitred.cli.main nope"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 2
+        assert done.stdout.splitlines()[1] == "0" and done.stderr.startswith("maitred: No such command")
+
+    @pytest.mark.parametrize("error", TABLE)
+    def test_who_can_mend_it_decides_the_exit_code(self, error):
+        found = told(error("it is so"))
+        assert found == ("maitred: it is so", 2 if error.fault == "caller" else 1)
+
+    def test_a_message_cannot_forge_a_second_line(self):
+        found = told(CommandFailed("a\nmaitred: forged\x1b[2J"))
+        assert found is not None and found.line == r"maitred: a\nmaitred: forged\x1b[2J"
+
+    @pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("x"), OSError("no errno")])
+    def test_a_defect_is_not_explained_away(self, error):
+        assert told(error) is None
+
+    def test_a_system_error_names_the_file(self):
+        assert told(FileNotFoundError(2, "No such file or directory", "x")) == (
+            "maitred: No such file or directory: x",
+            2,
+        )
+
+
+class TestPredict:
+    @pytest.mark.parametrize(
+        ("given", "wanted"),
+        [
+            ('{"x": [1, 2.5], "name": "a"}', {"y": [2, 5], "label": "a"}),
+            ('{"x": [1, 2.5]}', {"y": [2, 5], "label": "none"}),
+            ('[{"x": [1, 2], "name": "a"}, {"x": [3, 4]}]',
+             [{"y": [2, 4], "label": "a"}, {"y": [6, 8], "label": "none"}]),
+            ('{"columns": {"x": [[1, 2], [3, 4]], "name": ["a", "é"]}}',
+             {"columns": {"y": [[2, 4], [6, 8]], "label": ["a", "é"]}}),
+            ("[]", []),
+        ],
+    )  # fmt: skip
+    def test_the_answer_has_the_form_of_the_question(self, cli, given, wanted):
+        ran = cli("predict", "double.py:Double", "--input", "-", stdin=given)
+        assert (ran.code, ran.err) == (0, "") and json.loads(ran.out) == wanted
+
+    def test_floats_are_the_shortest_that_read_back(self, cli):
+        ran = cli("predict", "double.py:Double", "-i", "-", stdin='{"x": [0.05, 1e-3]}')
+        assert ran.out == '{"y":[0.1,0.002],"label":"none"}\n'
+
+    def test_a_model_that_is_not_row_wise(self, cli):
+        ran = cli("predict", "double.py:Total", "-i", "-", stdin='{"x": [1, 2, 4.5]}')
+        assert json.loads(ran.out) == {"total": [7.5], "big": [[1, 2], [3, 2**60]]}
+
+    @pytest.mark.parametrize(
+        ("name", "text", "wanted"),
+        [
+            ("rows.json", '[{"x": [1, 2]}]', [{"y": [2, 4], "label": "none"}]),
+            ("rows.txt", '{"x": [1, 2]}', {"y": [2, 4], "label": "none"}),
+        ],
+    )
+    def test_a_file_of_json(self, cli, place, name, text, wanted):
+        (place / name).write_text(text)
+        assert json.loads(cli("predict", "double.py:Double", "--input", name).out) == wanted
+
+    def test_a_csv_file_is_read_as_the_signature_says(self, cli, place):
+        source = (
+            "import maitred\ndef predict(batch):\n    return {'out': batch['a'] + batch['b'], 't': batch['t']}\n"
+            "predict.signature = maitred.Signature({'a': 'float32[n]', 'b': 'int8[n]', 't': 'str[n]'},"
+            " {'out': 'float32[n]', 't': 'str[n]'})\n"
+        )
+        (place / "add.py").write_text(source)
+        (place / "rows.csv").write_text("a,b,t,unused\n1,2,007,x\n0.5,3,8,y\n")
+        ran = cli("predict", "add.py:predict", "--input", "rows.csv")
+        assert json.loads(ran.out) == [{"out": 3, "t": "007"}, {"out": 3.5, "t": "8"}]
+
+    def test_a_parquet_file(self, cli):
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.table({"x": [[1.0, 2.0], [0.1, 4.0]], "name": ["a", "b"]})
+        pyarrow.parquet.write_table(table, "rows.parquet")
+        ran = cli("predict", "double.py:Double", "--input", "rows.parquet")
+        assert json.loads(ran.out) == [{"y": [2, 4], "label": "a"}, {"y": [0.2, 8], "label": "b"}]
+
+    @pytest.mark.parametrize(
+        ("given", "line"),
+        [
+            ("", "the body is empty"),
+            ('{"x": [1, 2', "--input: the body is not valid JSON"),
+            ('{"x": [1, 2, 3]}', "input 'x'"),
+            ('{"y": [1, 2]}', "unknown input 'y'"),
+            ('[{"x": [1, 2]}, 5]', "--input: "),
+            ('{"x": [1, "a"]}', "input 'x'"),
+            ('{"x": [1, 2], "x": [3, 4]}', "'x' occurs twice"),
+            ('{"columns": {"x": [[1, 2]]}, "x": [1, 2]}', "unknown input 'columns'"),
+            ("[" * 1000, "--input: "),
+            (b"\xff", "--input: "),
+        ],
+    )
+    def test_a_wrong_input_is_refused(self, cli, given, line):
+        assert line in refused(cli("predict", "double.py:Double", "--input", "-", stdin=given))
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (["double.py:Double", "-i", "none.json"], "--input: there is no file none.json"),
+            (["double.py:Double", "-i", "none.csv"], "--input: there is no file none.csv"),
+            (["double.py:Double", "-i", "."], "--input: there is no file ."),
+            (["none.py", "-i", "-"], "none.py"),
+            (["double.py:None", "-i", "-"], "no 'None'"),
+            (["double.py:Double", "-i", "wrong.csv"], "--input: wrong.csv has no column 'x'; it has a, b"),
+            (["double.py:Double", "-i", "wrong.parquet"], "--input: wrong.parquet: "),
+            (["double.py:Double", "-i", "-", "-o", "xml"], "--output: expected json, got 'xml'"),
+        ],
+    )
+    def test_a_wrong_argument_is_refused(self, cli, place, arguments, line):
+        (place / "wrong.csv").write_text("a,b\n1,2\n")
+        (place / "wrong.parquet").write_text("not a table")
+        assert line in refused(cli("predict", *arguments, stdin='{"x": [1, 2]}'))
+
+    def test_a_model_that_fails_is_not_the_callers_fault(self, cli):
+        ran = cli("predict", "double.py:Double", "-i", "-", stdin='{"x": [13, 13]}')
+        assert ran == Ran(1, "", "maitred: the model raised ValueError: thirteen (double.py:12, in predict)\n")
+
+
+class TestPack:
+    def test_pack_inspect_predict(self, cli, place):
+        (place / "example.json").write_text('[{"x": [1, 2], "name": "a"}, {"x": [0.5, 4], "name": "b"}]')
+        packed = cli("pack", "double.py:Double", "--out", "art", "--name", "twice", "--example", "example.json")
+        assert (packed.code, packed.err) == (0, "") and packed.out.startswith("art: twice sha256:")
+
+        text = cli("inspect", "art").out
+        assert "twice" in text and "float32[n, 2]" in text and "--trust" in text
+        record = json.loads(cli("inspect", "art", "--output", "json").out)
+        assert packed.out == f"art: twice {record['digest']}\n"
+        assert json.loads(record["description"]["example"])["inputs"][0]["data"] == [1, 2]
+
+        assert "--trust" in refused(cli("predict", "art", "-i", "-", stdin='{"x": [1, 2]}'))
+        ran = cli("predict", "art", "-i", "-", "--trust", "me: I wrote it", stdin='{"x": [1, 2]}')
+        assert json.loads(ran.out) == {"y": [2, 4], "label": "none"}
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("s.toml", '[inputs]\nx = "float32[n]"\n[outputs]\ny = "float32[n]"\n'),
+            ("s.toml", '[signature.inputs]\nx = "float32[n]"\n[signature.outputs]\ny = "float32[n]"\n'),
+            ("s.json", '{"inputs": {"x": "float32[n]"}, "outputs": {"y": "float32[n]"}}'),
+            ("", '{"inputs": {"x": "float32[n]"}, "outputs": {"y": "float32[n]"}}'),
+        ],
+    )
+    def test_a_signature_that_the_model_does_not_tell(self, cli, place, name, text):
+        (place / "plain.py").write_text("def predict(batch):\n    return {'y': batch['x'] + 1}\n")
+        (place / "e.json").write_text('{"columns": {"x": [1, 2, 3]}}')
+        if name:
+            (place / name).write_text(text)
+        ran = cli("pack", "plain.py:predict", "--out", "a", "--signature", name or text, "--example", "e.json")
+        assert (ran.code, ran.err) == (0, "")
+        record = json.loads(cli("inspect", "a", "-o", "json").out)
+        assert record["description"]["signature"]["inputs"] == {"x": "float32[n]"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (["none.py", "--out", "a"], "none.py"),
+            (["double.py:Double"], "Missing option '--out'"),
+            (["double.py:Double", "--out", "a", "--name", "../a"], "is not valid"),
+            (["double.py:Double", "--out", "a", "--example", "none"], "--example: there is no file none"),
+            (["double.py:Double", "--out", "a", "--example", "double.py"], "--example: double.py is not valid JSON"),
+            (["double.py:Double", "--out", "a", "--example", "5.json"], "--example: expected an object, a list of"),
+            (["double.py:Double", "--out", "a", "--example", "mixed.json"], "--example: row 1: 'name' is in some rows"),
+            (["double.py:Double", "--out", "a", "--example", "bytes.json"], "--example: bytes.json is not UTF-8"),
+            (["double.py:Double", "--out", "a", "--example", "other.json"], "the example does not fit the signature"),
+            (["double.py:Double", "--out", "a", "--signature", "{"], "--signature: "),
+            (["double.py:Double", "--out", "a", "--signature", "5.json"], "--signature: expected an object"),
+            (["double.py:Double", "--out", "a", "--signature", '{"inputs": {"x": "float99[n]"}, "outputs": {}}'], "x"),
+            (["double.py:Double", "--out", "."], "."),
+        ],
+    )
+    def test_what_cannot_be_packed(self, cli, place, arguments, line):
+        (place / "5.json").write_text("5")
+        (place / "mixed.json").write_text('[{"x": [1, 2]}, {"x": [1, 2], "name": "a"}]')
+        (place / "bytes.json").write_bytes(b"\xff")
+        (place / "other.json").write_text('{"z": 1}')
+        assert line in refused(cli("pack", *arguments))
+
+    @pytest.mark.parametrize("arguments", [["none"], ["."], ["double.py", "--output", "xml"]])
+    def test_what_cannot_be_inspected(self, cli, arguments):
+        refused(cli("inspect", *arguments))
+
+    def test_looking_runs_nothing_and_a_hostile_artifact_cannot_draw_on_the_terminal(self, cli, place):
+        (place / "bomb.py").write_text("raise SystemExit('it ran')")
+        ran = cli("inspect", "bomb.py")
+        assert ran.code == 0 and "it ran" not in ran.out + ran.err
+        cli("pack", "double.py:Double", "--out", "art")
+        manifest = place / "art" / "maitred.toml"
+        manifest.write_text(manifest.read_text().replace('numpy = "', 'numpy = "\\u001b[2J'))
+        ran = cli("inspect", "art")
+        assert r"\x1b[2J" in ran.out and "\x1b" not in ran.out + ran.err
+
+    @pytest.mark.parametrize(
+        ("line", "wanted"),
+        [
+            ("plain é", "plain é"),
+            (r"""-d '{"a":"\\" \n"}'""", r"""-d '{"a":"\\" \n"}'"""),
+            ("\x1b[2J\x9b\u202e\u2028\x00\r\ud800", r"\x1b[2J\x9b\u202e\u2028\x00\r\ud800"),
+        ],
+    )
+    def test_lines_are_harmless_and_commands_stay_as_they_are(self, line, wanted):
+        assert harmless(line) == wanted
+
+
+class TestServe:
+    @pytest.fixture
+    def served(self, monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
+        """The settings that the command hands to the one file that knows every room."""
+        seen: list[ServerSettings] = []
+
+        def serve(settings: ServerSettings, announce: Callable[[str], None]) -> int:
+            seen.append(settings)
+            announce("http://127.0.0.1:1")
+            return 0
+
+        fake = types.ModuleType("maitred.assemble")
+        fake.serve = serve  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "maitred.assemble", fake)
+        monkeypatch.setattr("maitred.assemble", fake, raising=False)
+        return seen
+
+    def test_flags_become_settings(self, cli, served):
+        ran = cli(
+            "serve", "double.py:Double", "other=double.py:Total", "--listen", "127.0.0.1:0", "--admin-listen",
+            "[::1]:0", "--replicas", "2", "--kind", "thread", "--max-batch-rows", "16", "--deadline-seconds", "1.5",
+            "--trust", "me: mine", "--allow-repository-control", "--home", "here", "--log-level", "error",
+            "--log-format", "json",
+        )  # fmt: skip
+        assert ran == Ran(0, "http://127.0.0.1:1\n", "")
+        [settings] = served
+        assert (str(settings.listen), str(settings.admin_listen)) == ("127.0.0.1:0", "[::1]:0")
+        assert settings.allow_repository_control and settings.home == Path("here")
+        assert (settings.log_level, settings.log_format) == ("error", "json")
+        assert {name: model.source for name, model in settings.models.items()} == {
+            "double": "double.py:Double",
+            "other": "double.py:Total",
+        }
+        for model in settings.models.values():
+            assert (model.replicas.min, model.replicas.max, model.replicas.kind) == (2, 2, "thread")
+            assert (model.batching.max_batch_rows, model.deadline_seconds, model.trust) == (16, 1.5, "me: mine")
+        assert settings.origin("models.double.batching.max_batch_rows") == "--max-batch-rows"
+        assert settings.origin("models.double.source") == "the command line"
+
+    def test_nothing_given_is_nothing_set(self, cli, served, place):
+        assert cli("serve", "double.py").code == 0
+        [settings] = served
+        assert settings.origins.keys() == {"models.double.source", "home"}
+        assert settings.home == place / "home"  # MAITRED_HOME
+
+    def test_a_file_named_or_found(self, cli, served, place):
+        (place / "maitred.yaml").write_text("models: {found: {source: double.py}}")
+        (place / "named.yaml").write_text("models: {named: {source: double.py}}\nlog_level: error")
+        assert [cli("serve").code, cli("serve", "--config", "named.yaml").code] == [0, 0]
+        assert cli("serve", "--config", "named.yaml", "more=double.py").code == 0
+        assert cli("serve", "double.py").code == 0
+        assert [list(settings.models) for settings in served] == [["found"], ["named"], ["named", "more"], ["double"]]
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            ([], "there is nothing to serve"),
+            (["none"], "none: there is no such file or folder"),
+            (["none.py:Class"], "none.py:Class: there is no such file or folder"),
+            (["a=none"], "none: there is no such file or folder"),
+            (["double.py", "double.py:Total"], "there are two models of the name 'double'; write NAME=double.py:Total"),
+            (["a b.onnx"], "'a b' cannot be a model's name; write NAME=a b.onnx"),
+            (["double.py", "--listen", "8080"], "--listen: listen: expected HOST:PORT"),
+            (["double.py", "--kind", "proces"], "--kind: models.double.replicas.kind: expected one of auto, process"),
+            (
+                ["double.py", "--replicas", "0"],
+                "--replicas: models.double.replicas.min: expected a whole number from 1",
+            ),
+            (["double.py", "--max-batch-rows", "9999"], "models.double.batching.max_batch_rows: is more than"),
+            (["double.py", "--listen", "0.0.0.0:1", "--allow-repository-control"], "needs `listen` on loopback"),
+            (["--config", "none.yaml"], "none.yaml: cannot be read: No such file"),
+            (["--config", "bad.yaml"], "bad.yaml:1:1: modls: unknown key; did you mean `models`?"),
+        ],
+    )
+    def test_what_cannot_be_served(self, cli, served, place, arguments, line):
+        (place / "a b.onnx").touch()
+        (place / "bad.yaml").write_text("modls: {}")
+        assert line in refused(cli("serve", *arguments))
+        assert served == []
+
+    def test_what_the_house_refuses_is_one_line_too(self, cli, served, monkeypatch):
+        def serve(settings: ServerSettings, announce: Callable[[str], None]) -> int:
+            raise OSError(98, "Address already in use")
+
+        monkeypatch.setattr(sys.modules["maitred.assemble"], "serve", serve)
+        assert refused(cli("serve", "double.py")) == "maitred: Address already in use\n"
+
+    @pytest.mark.parametrize(
+        ("argument", "name", "path"),
+        [
+            ("double.py", "double", "double.py"),
+            ("double.py:Double", "double", "double.py:Double"),
+            ("./double.py", "double", "./double.py"),
+            ("x=double.py", "x", "double.py"),
+            ("folder.v1", "folder.v1", "folder.v1"),
+            ("folder.v1/", "folder.v1", "folder.v1/"),
+            ("a=b/m.onnx", "m", "a=b/m.onnx"),  # a path that exists
+            ("package.module:Class", "class", "package.module:Class"),
+            ("y=package.module:Class", "y", "package.module:Class"),
+        ],
+    )
+    def test_names(self, place, argument, name, path):
+        (place / "folder.v1").mkdir()
+        (place / "a=b").mkdir()
+        (place / "a=b" / "m.onnx").touch()
+        assert named(argument) == (name, path)
+
+    def test_the_working_directory_has_a_name(self, place):
+        assert named(".")[0] == place.resolve().name
+
+
+class TestCurl:
+    @pytest.mark.parametrize(
+        ("host", "port", "url"),
+        [
+            ("127.0.0.1", 8080, "http://127.0.0.1:8080"),
+            ("0.0.0.0", 80, "http://127.0.0.1:80"),
+            ("::", 80, "http://[::1]:80"),
+            ("fe80::1", 80, "http://[fe80::1]:80"),
+            ("localhost", 1, "http://localhost:1"),
+        ],
+    )
+    def test_base_url(self, host, port, url):
+        assert base_url(host, port) == url
+
+    @pytest.mark.parametrize(
+        "example",
+        [
+            '{"inputs": []}', """{"a": "it's $HOME `id` \\"x\\" \\\\ !! %s"}""", '{"a": "é\u2028"}', '{"a":\n"b"}',
+            "{'; id; '}",
+        ],
+    )  # fmt: skip
+    def test_a_shell_passes_the_example_on_as_it_is(self, example):
+        line = curl_line("http://127.0.0.1:8080", "m", types.SimpleNamespace(example=example))  # type: ignore[arg-type]
+        script = 'curl() { printf "%s\\0" "$@"; }\n' + line
+        done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=30, check=True)
+        found = done.stdout.decode().split("\0")[:-1]
+        assert found == [
+            "-s", "http://127.0.0.1:8080/v2/models/m/infer", "-H", "Content-Type: application/json", "-d", example,
+        ]  # fmt: skip
+        assert done.stderr == b""
+
+    @pytest.mark.parametrize("description", [None, types.SimpleNamespace(example="")])
+    def test_without_a_short_example_it_asks_what_the_model_takes(self, description):
+        assert curl_line("http://h:1", "m", description) == "curl -s http://h:1/v2/models/m"
+
+
+def test_model_faults_say_nothing_of_the_input():
+    assert told(ModelFault("the model failed")) == ("maitred: the model failed", 1)

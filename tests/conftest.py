@@ -1,0 +1,48 @@
+"""What every test stands on: the chosen event loop, deterministic properties, and no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import Any
+
+import hypothesis
+import pytest
+
+import loops
+
+CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+hypothesis.settings.register_profile("local", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if CI else "local")
+loops.use_everywhere()
+
+
+@pytest.fixture
+def run() -> Callable[..., Any]:
+    """`run(coroutine)` on a new event loop of the kind that MAITRED_LOOP names."""
+    return loops.run
+
+
+def pytest_report_header() -> str:
+    portable = " portable" if os.environ.get("MAITRED_PORTABLE") else ""
+    return f"event loop: {loops.KIND}{portable}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _no_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _no_skip((yield))
+
+
+def _no_skip(report: Any) -> Any:
+    """In CI a skipped test is a failed one: what is not run there is run nowhere."""
+    if CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report

@@ -1,0 +1,49 @@
+"""Library versions: another major one is refused, another minor one is told, and both are named."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from maitred.model.refusals import WrongVersions
+from maitred.model.versions import Policy, compare, record
+
+
+@pytest.mark.parametrize(
+    ("saved", "there", "policy", "outcome"),
+    [
+        ("1.5.0", "1.5.0", "refuse", "silent"),
+        ("1.5.0", "1.5.9", "refuse", "silent"),
+        ("1.5.0", "1.6.0", "refuse", "warned"),
+        ("1.5", "1.5.0.post1", "refuse", "silent"),
+        ("1.5.0", "2.0.0", "refuse", "refused"),
+        ("2", "1.9", "refuse", "refused"),
+        ("1.5.0", None, "refuse", "refused"),
+        ("1.5.0", "2.0.0", "warn", "warned"),
+        ("1.5.0", None, "warn", "warned"),
+        ("1.5.0", "2.0.0", "ignore", "silent"),
+        ("1.5.0", None, "ignore", "silent"),
+        ("1.5+cpu", "1.5+cu124", "refuse", "silent"),
+        ("2024.1", "2025.1", "refuse", "refused"),
+    ],
+)
+def test_the_policy(saved: str, there: str | None, policy: Policy, outcome: str) -> None:
+    if outcome == "refused":
+        with pytest.raises(WrongVersions) as refused:
+            compare({"lib": saved}, policy, lambda name: there)
+        assert saved in refused.value.message
+        assert (there or "none") in refused.value.message
+        return
+    warnings = compare({"lib": saved}, policy, lambda name: there)
+    assert bool(warnings) == (outcome == "warned")
+    for warning in warnings:
+        assert saved in warning
+        assert (there or "none") in warning
+
+
+def test_python_and_what_is_installed_are_recorded() -> None:
+    found = record(["numpy", "no-such-library"])
+    assert found.keys() == {"python", "numpy"}
+    assert found["python"] == platform.python_version()
+    assert compare(found) == []

@@ -1,0 +1,443 @@
+"""The pool between callers and replicas that the test answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loops import run
+from maitred.clock import ManualClock
+from maitred.endpoint import Ticket
+from maitred.errors import DeadlinePassed, Draining, MaitredError, ModelFault, NoReplica, Quarantined
+from maitred.events import BatchEnded, Event, RequestEnded
+from maitred.messages import FOREVER, Outputs, Request, Tensor
+from maitred.model.description import Description
+from maitred.model.signature import Signature
+from maitred.pool.pool import Pool
+from maitred.pool.settings import SupervisorSettings
+from maitred.scheduling.dispatcher import DispatchSettings
+
+ECHO = Description(name="echo", signature=Signature({"x": "int64[n]"}, {"y": "int64[n]"}))
+
+
+class Copy:
+    """A replica that does nothing by itself."""
+
+    def __init__(self, id: int, pool: Pool, room: int = 1) -> None:
+        self.id = id
+        self.room = room
+        self.pid = None
+        self.pool = pool
+        self.batches: dict[int, list[Request]] = {}
+        self.cancelled: list[int] = []
+        self.stopped = False
+
+    def launch(self) -> None: ...
+
+    def run(self, batch_id: int, requests: list[Request], rows: int) -> None:
+        assert rows == sum(request.rows for request in requests)
+        self.batches[batch_id] = requests
+
+    def cancel(self, batch_id: int) -> None:
+        self.cancelled.append(batch_id)
+
+    def stop(self) -> None:
+        self.stopped = True
+        asyncio.get_running_loop().call_soon(self.lose, "stopped")
+
+    def kill(self, reason: str = "") -> None: ...
+
+    def frozen(self) -> bool:
+        return False
+
+    # what the test does with it
+
+    def come(self) -> None:
+        this: Any = self
+        self.pool.ready(this, ECHO)
+
+    def answer(self, batch_id: int | None = None) -> None:
+        """Echo a batch from memory that is overwritten as soon as the pool has settled it."""
+        this: Any = self
+        batch_id = min(self.batches) if batch_id is None else batch_id
+        requests = self.batches.pop(batch_id)
+        block = np.concatenate([np.frombuffer(request.inputs["x"].data, np.int64) for request in requests])
+        self.pool.answered(this, batch_id, Outputs({"y": Tensor("int64", block.shape, block)}, len(block), 0.001))
+        block[:] = -1
+
+    def fail(self, cause: Any = "raised") -> None:
+        this: Any = self
+        batch_id = min(self.batches)
+        del self.batches[batch_id]
+        self.pool.failed(this, batch_id, cause, ModelFault("ValueError: bad row"))
+
+    def lose(self, reason: str = "killed by SIGKILL", started: bool = True) -> None:
+        this: Any = self
+        began = frozenset(self.batches) if started else frozenset()
+        self.batches.clear()
+        self.pool.lost(this, reason, began)
+
+
+class House:
+    def __init__(self, replicas: int = 1, **dispatch: Any) -> None:
+        self.clock = ManualClock()
+        self.copies: list[Copy] = []
+        self.events: list[Event] = []
+        self.states: list[str] = []
+        self.tickets: list[Ticket] = []
+        self.ends: Counter[int] = Counter()
+        self.answers: dict[int, list[int]] = {}
+        supervise = SupervisorSettings(replicas=replicas, max_fruitless_deaths=1000, max_restart_seconds=0.0)
+        self.pool = Pool(
+            "echo", "1", DispatchSettings(**dispatch), supervise, self.make, self, asyncio.get_running_loop(),
+            self.clock, self.events.append,
+        )  # fmt: skip
+        self.pool.launch()
+        for copy in list(self.copies):
+            copy.come()
+
+    def make(self, id: int, pool: Pool) -> Any:
+        self.copies.append(Copy(id, pool))
+        return self.copies[-1]
+
+    def changed(self, state: str, reason: str, description: Description | None) -> None:
+        self.states.append(state)
+
+    def ask(self, *values: int, deadline: float = FOREVER, group: Any = "all") -> Ticket:
+        data = np.array(values, np.int64).tobytes()
+        request = Request({"x": Tensor("int64", (len(values),), data)}, len(values), group, deadline)
+        ticket = self.pool.submit(request)
+        self.tickets.append(ticket)
+        ticket.watch(self)
+        return ticket
+
+    def piece(self, ticket: Ticket, chunk: Any) -> None:
+        raise AssertionError("nothing streams here")
+
+    def ended(self, ticket: Ticket) -> None:
+        self.ends[id(ticket)] += 1
+        if ticket.result is not None:
+            tensor = ticket.result.tensors()["y"]
+            self.answers[id(ticket)] = np.asarray(tensor.data).tolist()
+
+    def answer_of(self, ticket: Ticket) -> list[int]:
+        assert ticket.ended and ticket.error is None, ticket.error
+        return self.answers[id(ticket)]
+
+    def counted(self) -> Counter[str]:
+        """Requests by outcome, as the metrics would count them."""
+        counts: Counter[str] = Counter()
+        for event in self.events:
+            if isinstance(event, BatchEnded):
+                counts["ok"] += event.ok
+            elif isinstance(event, RequestEnded):
+                counts[event.code] += 1
+        return counts
+
+
+def story(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(play())
+
+
+async def turn() -> None:
+    """Let everything that is due on the loop happen."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def test_each_ticket_gets_its_own_rows() -> None:
+    async def play() -> None:
+        house = House()
+        tickets = [house.ask(*range(start, start + start % 3 + 1)) for start in range(1, 20)]
+        await turn()
+        house.copies[0].answer()
+        for start, ticket in zip(range(1, 20), tickets, strict=True):
+            assert house.answer_of(ticket) == list(range(start, start + start % 3 + 1))
+
+    story(play)
+
+
+def test_one_event_a_batch_counts_every_member() -> None:
+    async def play() -> None:
+        house = House()
+        for value in range(10):
+            house.ask(value)
+        await turn()
+        house.copies[0].answer()
+        batches = [event for event in house.events if isinstance(event, BatchEnded)]
+        assert [(event.rows, event.requests, event.ok) for event in batches] == [(10, 10, 10)]
+        assert len(batches[0].queue_seconds) == 10
+
+    story(play)
+
+
+def test_a_cancelled_member_hurts_nobody_and_its_replica_hears_when_all_have_left() -> None:
+    async def play() -> None:
+        house = House()
+        first, second = house.ask(1), house.ask(2)
+        await turn()
+        first.cancel()
+        copy = house.copies[0]
+        assert copy.cancelled == []
+        second.cancel()
+        assert len(copy.cancelled) == 1
+        third = house.ask(3)
+        await turn()
+        assert len(copy.batches) == 1, "the room comes back with the work, not with the tickets"
+        copy.answer()
+        await turn()
+        copy.answer()
+        assert house.answer_of(third) == [3]
+        assert house.counted() == Counter({"cancelled": 2, "ok": 1})
+
+    story(play)
+
+
+def test_a_poisoned_row_fails_alone() -> None:
+    async def play() -> None:
+        house = House()
+        tickets = [house.ask(value) for value in range(32)]
+        calls = 0
+        await turn()
+        while house.copies[0].batches:
+            calls += 1
+            requests = next(iter(house.copies[0].batches.values()))
+            if any(13 in np.frombuffer(request.inputs["x"].data, np.int64) for request in requests):
+                house.copies[0].fail()
+            else:
+                house.copies[0].answer()
+            await turn()
+        assert isinstance(tickets[13].error, ModelFault)
+        assert [house.answer_of(ticket) for ticket in tickets if ticket is not tickets[13]] == [
+            [value] for value in range(32) if value != 13
+        ]
+        assert calls <= 13
+
+    story(play)
+
+
+def test_a_lost_replicas_members_are_tried_alone_and_the_culprit_is_refused_from_then_on() -> None:
+    async def play() -> None:
+        house = House()
+        tickets = [house.ask(value) for value in (1, 666, 3)]
+        lost = 0
+        for _ in range(40):
+            await asyncio.sleep(0.001)
+            for copy in house.copies:
+                if not copy.stopped and copy.id not in house.pool._replicas and copy is house.copies[-1]:
+                    copy.come()
+            await turn()
+            copy = house.copies[-1]
+            if not copy.batches:
+                continue
+            requests = next(iter(copy.batches.values()))
+            if any(666 in np.frombuffer(request.inputs["x"].data, np.int64) for request in requests):
+                lost += 1
+                copy.lose()
+            else:
+                copy.answer()
+            if all(ticket.ended for ticket in tickets):
+                break
+        assert lost == 2
+        assert house.answer_of(tickets[0]) == [1] and house.answer_of(tickets[2]) == [3]
+        assert isinstance(tickets[1].error, MaitredError)
+        again = house.ask(666)
+        assert isinstance(again.error, Quarantined)
+
+    story(play)
+
+
+def test_an_oversized_request_is_cut_and_joined_in_order() -> None:
+    async def play() -> None:
+        house = House(replicas=2, max_batch_rows=8)
+        values = list(range(100, 127))
+        ticket, small = house.ask(*values), house.ask(7)
+        rows = []
+        for _ in range(10):
+            await turn()
+            for copy in reversed(house.copies):
+                for batch_id in list(copy.batches):
+                    rows.append(sum(request.rows for request in copy.batches[batch_id]))
+                    copy.answer(batch_id)
+        assert house.answer_of(ticket) == values and house.answer_of(small) == [7]
+        assert max(rows) <= 8 and sum(rows) == 28
+        assert house.counted() == Counter({"ok": 2})
+
+    story(play)
+
+
+def test_an_oversized_request_fails_once_and_leaves_nothing_behind() -> None:
+    async def play() -> None:
+        house = House(max_batch_rows=4)
+        ticket = house.ask(*range(12))
+        await turn()
+        house.copies[0].fail()
+        await turn()
+        assert isinstance(ticket.error, ModelFault)
+        assert house.counted() == Counter({"model_fault": 1})
+        assert house.pool.snapshot().waiting_rows == [0, 0, 0]
+
+    story(play)
+
+
+def test_cancelling_an_oversized_request_takes_its_parts_out_of_the_queue() -> None:
+    async def play() -> None:
+        house = House(max_batch_rows=4)
+        ticket = house.ask(*range(12))
+        await turn()
+        assert sum(house.pool.snapshot().waiting_rows) == 8
+        ticket.cancel()
+        assert sum(house.pool.snapshot().waiting_rows) == 0
+        assert len(house.copies[0].cancelled) == 1
+        house.copies[0].answer()
+        assert house.counted() == Counter({"cancelled": 1})
+
+    story(play)
+
+
+def test_an_answer_that_nobody_watches_yet_outlives_its_memory() -> None:
+    async def play() -> None:
+        house = House()
+        data = np.array([5], np.int64).tobytes()
+        ticket = house.pool.submit(Request({"x": Tensor("int64", (1,), data)}, 1, "all", FOREVER))
+        await turn()
+        house.copies[0].answer()
+        result = await ticket
+        assert result.tensors()["y"].data.tolist() == [5]
+
+    story(play)
+
+
+def test_a_deadline_ends_waiting_and_running_tickets() -> None:
+    async def play() -> None:
+        house = House(max_batch_rows=1)
+        soon = house.clock() + 0.01
+        running, waiting = house.ask(1, deadline=soon), house.ask(2, deadline=soon)
+        await turn()
+        house.clock.advance(0.02)
+        for _ in range(100):
+            if running.ended and waiting.ended:
+                break
+            await asyncio.sleep(0.001)
+        assert isinstance(running.error, DeadlinePassed) and isinstance(waiting.error, DeadlinePassed)
+        assert len(house.copies[0].cancelled) == 1, "the model is told that nobody waits"
+        house.copies[0].answer()
+        await turn()
+        assert house.copies[0].batches == {}, "what has expired is never run"
+
+    story(play)
+
+
+def test_draining_answers_what_is_here_and_refuses_what_is_new() -> None:
+    async def play() -> None:
+        house = House()
+        ticket = house.ask(1)
+        await turn()
+        drained = asyncio.ensure_future(house.pool.drain(5.0))
+        await turn()
+        assert isinstance(house.ask(2).error, Draining)
+        house.copies[0].answer()
+        await drained
+        assert house.answer_of(ticket) == [1]
+        assert house.copies[0].stopped
+
+    story(play)
+
+
+def test_a_failed_model_refuses_what_waits() -> None:
+    async def play() -> None:
+        house = House()
+        house.copies[0].lose("exited with code 1")
+        waiting = house.ask(1)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+            copy = house.copies[-1]
+            if house.states[-1] == "failed":
+                break
+            if copy.id not in house.pool._replicas:
+                copy.lose("ValueError: no weights")
+        assert house.states[-1] == "failed"
+        assert isinstance(waiting.error, NoReplica)
+
+    story(play)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_cutting_keeps_shared_inputs_whole(replicas: int) -> None:
+    from maitred.pool.cut import cut
+
+    shared = Tensor("float64", (2,), np.array([1.0, 2.0]).tobytes())
+    rows = Tensor("int64", (5, 2), np.arange(10, dtype=np.int64).tobytes())
+    parts = cut(Request({"x": rows, "w": shared}, 5, "all", FOREVER, size_bytes=100), 2, {"w"})
+    assert [part.rows for part in parts] == [2, 2, 1]
+    assert all(part.inputs["w"] is shared for part in parts)
+    assert b"".join(bytes(part.inputs["x"].data) for part in parts) == rows.data
+
+
+Move = st.tuples(st.sampled_from(["ask", "ask", "ask", "cancel", "answer", "answer", "fail", "lose", "turn"]),
+                 st.integers(0, 40))  # fmt: skip
+
+
+class Chaos(House):
+    """Does one thing after another to a pool, then lets everything come to its end."""
+
+    def serving(self) -> list[Copy]:
+        return [copy for copy in self.copies if copy.id in self.pool._replicas]
+
+    def welcome(self) -> None:
+        """Copies that have been launched become ready."""
+        for copy in list(self.copies):
+            if copy.id in self.pool._supervisor._by_id and copy.id not in self.pool._replicas:
+                copy.come()
+
+    async def do(self, move: str, number: int) -> None:
+        serving = self.serving()
+        copy = serving[number % len(serving)] if serving else None
+        if move == "ask":
+            self.ask(*range(number % 11 + 1))
+        elif move == "cancel" and self.tickets:
+            self.tickets[number % len(self.tickets)].cancel()
+        elif move == "turn" or copy is None:
+            await asyncio.sleep(0.0005)
+            self.welcome()
+        elif move == "lose":
+            copy.lose(started=bool(number % 2))
+        elif copy.batches and move == "answer":
+            copy.answer()
+        elif copy.batches:
+            copy.fail(("raised", "wrong_count")[number % 2])
+        await turn()
+
+    async def finish(self) -> None:
+        for _ in range(200):
+            if all(ticket.ended for ticket in self.tickets):
+                return
+            await asyncio.sleep(0.0005)
+            self.welcome()
+            for copy in self.serving():
+                while copy.batches:
+                    copy.answer()
+
+
+@given(st.lists(Move, max_size=60), st.integers(1, 3))
+def test_every_ticket_ends_exactly_once_whatever_happens(moves: list[tuple[str, int]], replicas: int) -> None:
+    async def play() -> None:
+        house = Chaos(replicas=replicas, max_batch_rows=4)
+        for move, number in moves:
+            await house.do(move, number)
+        await house.finish()
+        assert all(ticket.ended for ticket in house.tickets)
+        assert set(house.ends.values()) <= {1} and len(house.ends) == len(house.tickets)
+        assert sum(house.counted().values()) == len(house.tickets)
+        for ticket in house.tickets:
+            if ticket.error is None:
+                assert house.answers[id(ticket)] == list(range(ticket.request.rows))
+
+    story(play)

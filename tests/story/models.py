@@ -1,0 +1,99 @@
+"""Models that the stories serve; they run in replicas' processes."""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+
+import maitred
+
+HOUSE = str(pathlib.Path(maitred.__file__).parent)
+
+
+class Echo(maitred.Model):
+    signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
+
+    def predict(self, batch):
+        return {"y": batch["x"]}
+
+
+DTYPES = ["bool", "float16", "float32", "float64", "bfloat16", "str", "bytes"] + [
+    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+]
+
+
+class Every(maitred.Model):
+    """Gives back a pair of every dtype, as it came."""
+
+    signature = maitred.Signature(
+        {dtype: f"{dtype}[n, 2]" + (" nan=string" if "float" in dtype else "") for dtype in DTYPES},
+        {dtype: f"{dtype}[n, 2]" + (" nan=string" if "float" in dtype else "") for dtype in DTYPES},
+    )
+
+    def predict(self, batch):
+        return dict(batch)
+
+
+class Scorer(maitred.Model):
+    """Four floats in, three probabilities out."""
+
+    signature = maitred.Signature({"x": "float32[n, 4]"}, {"y": "float32[n, 3]"})
+
+    def load(self, path, device):
+        self.weights = np.random.default_rng(7).standard_normal((4, 3)).astype(np.float32)
+
+    def predict(self, batch):
+        scores = np.exp(batch["x"] @ self.weights)
+        return {"y": scores / scores.sum(axis=-1, keepdims=True)}
+
+
+class Moody(maitred.Model):
+    """Echoes, except: 666 raises, 999 kills the process, 1 waits until a file of that name appears."""
+
+    signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
+
+    def predict(self, batch, context):
+        values = batch["x"]
+        if (values == 999).any():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (values == 666).any():
+            raise ValueError("666 is not liked here")
+        if (values == 1).any():
+            while not context.cancelled():
+                time.sleep(0.002)
+        return {"y": values}
+
+
+class Broken(maitred.Model):
+    signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
+
+    def load(self, path, device):
+        raise RuntimeError("no weights here")
+
+    def predict(self, batch):
+        return {"y": batch["x"]}
+
+
+class Traced(maitred.Model):
+    """Writes which functions of maitred its process entered since the call before to the file that TRACE names."""
+
+    signature = maitred.Signature({"x": "float32[n, 4]"}, {"y": "float32[n, 3]"})
+
+    def load(self, path, device):
+        self.seen = set()
+
+    def predict(self, batch):
+        sys.setprofile(None)
+        pathlib.Path(os.environ["TRACE"]).write_text(json.dumps(sorted(self.seen)))
+        self.seen.clear()
+        sys.setprofile(self._enter)
+        return {"y": batch["x"][:, :3] * 2}
+
+    def _enter(self, frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(HOUSE):
+            self.seen.add((code.co_filename[len(HOUSE) :], code.co_qualname, code.co_firstlineno))
