@@ -10,7 +10,6 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from maitred.cli.serve import base_url, curl_line
 from maitred.clock import monotonic
 from maitred.deployment.router import Router, Served
 from maitred.events import BatchEnded, Event
@@ -21,6 +20,7 @@ from maitred.gateway.site import site
 from maitred.http.aside import Aside
 from maitred.http.limits import Limits
 from maitred.http.server import Server
+from maitred.model.inspect import curl_line
 from maitred.model.loading import describe
 from maitred.model.source import Source
 from maitred.observe.logs import EventLog
@@ -81,7 +81,7 @@ class House:
     @property
     def url(self) -> str:
         """Where the data port is reached from this machine."""
-        return base_url(self._server.host, self.port) if self._server is not None else ""
+        return self._server.url if self._server is not None else ""
 
     @property
     def port(self) -> int:

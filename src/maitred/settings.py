@@ -212,8 +212,6 @@ class ServerSettings:
     """After that: how long running requests may take to end."""
     allow_repository_control: bool = False
     """Whether the data port loads and unloads models; on loopback only."""
-    server_timing: bool = True
-    """Whether answers say in `Server-Timing` how long they waited and ran."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     http: HttpSettings = HttpSettings()

@@ -17,7 +17,7 @@ import pytest
 from maitred.cli.failure import CommandFailed, told
 from maitred.cli.inspect import harmless
 from maitred.cli.main import run
-from maitred.cli.serve import base_url, curl_line, named
+from maitred.cli.serve import named
 from maitred.errors import TABLE, ModelFault
 from maitred.settings import ServerSettings
 
@@ -445,42 +445,6 @@ class TestServe:
 
     def test_the_working_directory_has_a_name(self, place):
         assert named(".")[0] == place.resolve().name
-
-
-class TestCurl:
-    @pytest.mark.parametrize(
-        ("host", "port", "url"),
-        [
-            ("127.0.0.1", 8080, "http://127.0.0.1:8080"),
-            ("0.0.0.0", 80, "http://127.0.0.1:80"),
-            ("::", 80, "http://[::1]:80"),
-            ("fe80::1", 80, "http://[fe80::1]:80"),
-            ("localhost", 1, "http://localhost:1"),
-        ],
-    )
-    def test_base_url(self, host, port, url):
-        assert base_url(host, port) == url
-
-    @pytest.mark.parametrize(
-        "example",
-        [
-            '{"inputs": []}', """{"a": "it's $HOME `id` \\"x\\" \\\\ !! %s"}""", '{"a": "é\u2028"}', '{"a":\n"b"}',
-            "{'; id; '}",
-        ],
-    )  # fmt: skip
-    def test_a_shell_passes_the_example_on_as_it_is(self, example):
-        line = curl_line("http://127.0.0.1:8080", "m", types.SimpleNamespace(example=example))  # type: ignore[arg-type]
-        script = 'curl() { printf "%s\\0" "$@"; }\n' + line
-        done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=30, check=True)
-        found = done.stdout.decode().split("\0")[:-1]
-        assert found == [
-            "-s", "http://127.0.0.1:8080/v2/models/m/infer", "-H", "Content-Type: application/json", "-d", example,
-        ]  # fmt: skip
-        assert done.stderr == b""
-
-    @pytest.mark.parametrize("description", [None, types.SimpleNamespace(example="")])
-    def test_without_a_short_example_it_asks_what_the_model_takes(self, description):
-        assert curl_line("http://h:1", "m", description) == "curl -s http://h:1/v2/models/m"
 
 
 def test_model_faults_say_nothing_of_the_input():

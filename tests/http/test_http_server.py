@@ -324,3 +324,18 @@ def test_a_thousand_silent_connections_do_not_delay_others() -> None:
             await one.close()
 
     serve(play)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("127.0.0.1", 8080, "http://127.0.0.1:8080"),
+        ("0.0.0.0", 80, "http://127.0.0.1:80"),
+        ("::", 80, "http://[::1]:80"),
+        ("fe80::1", 80, "http://[fe80::1]:80"),
+    ],
+)
+def test_its_url_can_be_asked_from_this_machine(host: str, port: int, url: str) -> None:
+    server = Server(Recorder())
+    server.host, server.port = host, port
+    assert server.url == url

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import maitred
-from maitred.model.inspect import inspect
+from maitred.model.inspect import curl_line, inspect
 from maitred.model.pack import pack
 from maitred.model.refusals import NotFound
 from maitred.model.source import Source
@@ -84,3 +86,26 @@ def test_code_that_was_not_packed_tells_its_files_only(tmp_path: Path) -> None:
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         inspect(Source(str(tmp_path / "nothing.onnx")))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        '{"inputs": []}', """{"a": "it's $HOME `id` \\"x\\" \\\\ !! %s"}""", '{"a": "é\u2028"}', '{"a":\n"b"}',
+        "{'; id; '}",
+    ],
+)  # fmt: skip
+def test_a_shell_passes_the_example_on_as_it_is(example: str):
+    line = curl_line("http://127.0.0.1:8080", "m", types.SimpleNamespace(example=example))  # type: ignore[arg-type]
+    script = 'curl() { printf "%s\\0" "$@"; }\n' + line
+    done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=30, check=True)
+    found = done.stdout.decode().split("\0")[:-1]
+    assert found == [
+        "-s", "http://127.0.0.1:8080/v2/models/m/infer", "-H", "Content-Type: application/json", "-d", example,
+    ]  # fmt: skip
+    assert done.stderr == b""
+
+
+def test_without_a_short_example_it_asks_what_the_model_takes():
+    description = types.SimpleNamespace(example="")
+    assert curl_line("http://h:1", "m", description)  # type: ignore[arg-type] == "curl -s http://h:1/v2/models/m"

@@ -53,7 +53,7 @@ def test_the_defaults_are_those_of_the_design():
     assert (str(settings.listen), str(settings.admin_listen)) == ("127.0.0.1:8080", "127.0.0.1:8081")
     assert settings.home == Path("~/.maitred").expanduser()
     assert (settings.drain_notice_seconds, settings.drain_seconds) == (5, 30)
-    assert settings.server_timing and not settings.allow_repository_control
+    assert not settings.allow_repository_control
     assert settings.http == HttpSettings(
         max_body_bytes=64 * 1024 * 1024,
         max_head_bytes=64 * 1024,
@@ -139,8 +139,8 @@ def test_paths_are_seen_from_the_file(write, tmp_path, source, seen):
     ("text", "key", "value"),
     [
         ("log_level: warning", "log_level", "warning"),
-        ("server_timing: false", "server_timing", False),
-        ("server_timing: False", "server_timing", False),
+        ("allow_repository_control: true", "allow_repository_control", True),
+        ("allow_repository_control: True", "allow_repository_control", True),
         ("drain_seconds: 1e1", "drain_seconds", 10.0),  # what YAML 1.1 reads as text
         ("drain_seconds: 3", "drain_seconds", 3.0),
         ("listen: '[::1]:80'", "listen", Address("::1", 80)),
@@ -199,7 +199,7 @@ WRONG = [
     ("listen: 127.0.0.1:9\nadmin_listen: 127.0.0.1:9", "2:15: admin_listen: expected another address"),
     ("listen: 0.0.0.0:80\nallow_repository_control: true",
      "2:27: allow_repository_control: needs `listen` on loopback"),
-    ("server_timing: yes", "expected true or false, got 'yes'"),
+    ("allow_repository_control: yes", "expected true or false, got 'yes'"),
     ("a: b: c", "1:5: is not valid YAML: mapping values are not allowed here"),
     ("a: [", "is not valid YAML"),
     ("a: 1\n---\nb: 2", "is not valid YAML"),

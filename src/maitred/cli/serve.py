@@ -12,7 +12,6 @@ import typer
 from maitred.cli.failure import CommandFailed, stop_printing
 
 if TYPE_CHECKING:
-    from maitred.model.description import Description
     from maitred.settings import Given, KeyPath, ServerSettings
 
 DEFAULT_FILE = "maitred.yaml"
@@ -128,20 +127,3 @@ def named(argument: str) -> tuple[str, str]:
     if NAME.fullmatch(name) is None:
         raise CommandFailed(f"{path}: '{name}' cannot be a model's name; write NAME={path}")
     return name, path
-
-
-def base_url(host: str, port: int) -> str:
-    """Where to reach a server from this machine. A server on every address is reached on loopback."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def curl_line(base: str, name: str, description: Description | None) -> str:
-    """A command that asks the model for an answer, as it is pasted into a shell.
-
-    Where no example is known, or only a long one, it asks what the model takes.
-    """
-    from maitred.model import inspect
-
-    line = inspect.curl_line(base, name, description) if description is not None else ""
-    return line or f"curl -s {base}/v2/models/{name}"

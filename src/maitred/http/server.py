@@ -62,6 +62,12 @@ class Server:
         return self._port
 
     @property
+    def url(self) -> str:
+        """Where it is reached from this machine; a server on every address is reached on loopback."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
     def connections(self) -> int:
         return len(self._shared().connections)
 

@@ -94,10 +94,14 @@ def inspect(source: Source, base_url: str = BASE_URL) -> Inspection:
 
 
 def curl_line(base_url: str, name: str, description: Description) -> str:
-    """A command that asks the served model for an answer; empty where its example is too long to paste."""
+    """A command that asks the served model for an answer, ready to paste into a shell.
+
+    Where no example is known, or only a long one, it asks what the model takes.
+    """
+    url = shlex.quote(f"{base_url}/v2/models/{name}")
     if not description.example:
-        return ""
-    url = f"{base_url}/v2/models/{name}/infer"
+        return f"curl -s {url}"
+    url = shlex.quote(f"{base_url}/v2/models/{name}/infer")
     return f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(description.example)}"
 
 
