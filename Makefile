@@ -2,6 +2,7 @@
 PYTHON ?= python3
 LISTEN ?= 127.0.0.1:8080
 TIER ?= short
+TESTS ?= tests
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -22,16 +23,19 @@ help:
 	@echo "make format       let the formatter rewrite the files"
 	@echo "make lock         pin the requirements anew (needs uv)"
 
+# What `make serve` needs is made without a word on standard output: the first line there is the server's URL.
 # Stamps: an environment is only touched when a lock file or pyproject.toml has changed.
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "maitred needs Python 3.11 or newer; choose one with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV) >&2
 	@touch $@
 
 $(VENV)/serve: requirements/serve.txt pyproject.toml | $(VENV)/made
-	$(PIP) --require-hashes -r requirements/serve.txt
-	$(PIP) --no-deps --no-build-isolation --editable .
+	@echo "installing maitred and what it needs into $(VENV)" >&2
+	@$(PIP) --require-hashes -r requirements/serve.txt >&2
+	@$(PIP) --no-deps --no-build-isolation --editable . >&2
 	@touch $@
 
 $(VENV)/dev: requirements/dev.txt $(VENV)/serve
@@ -41,10 +45,11 @@ $(VENV)/dev: requirements/dev.txt $(VENV)/serve
 setup: $(VENV)/dev
 
 $(MODEL)/maitred.toml: examples/breast_cancer.py | $(VENV)/serve
-	$(BIN)/python examples/breast_cancer.py $(MODEL)
+	@echo "training the example's model, $(MODEL)" >&2
+	@$(BIN)/python examples/breast_cancer.py $(MODEL) >&2
 
 serve: $(VENV)/serve $(MODEL)/maitred.toml
-	@exec $(BIN)/maitred serve breast_cancer=$(MODEL) --listen $(LISTEN)
+	@MAITRED_LOG_LEVEL=$${MAITRED_LOG_LEVEL:-warning} exec $(BIN)/maitred serve breast_cancer=$(MODEL) --listen $(LISTEN)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CHECKED)
@@ -57,7 +62,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix $(CHECKED)
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(TESTS)
 
 reliability: $(VENV)/dev
 	$(BIN)/python -m reliability.run --tier $(TIER)

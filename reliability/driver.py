@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import itertools
@@ -104,6 +105,8 @@ class House:
         return self.process.pid
 
     def launch(self) -> None:
+        """Start the server, without waiting for it."""
+        atexit.register(self.end)
         file = self.folder / "maitred.yaml"
         file.write_text(yaml.safe_dump(self.settings))
         environment = {**os.environ, "RELIABILITY_MARKS": str(self.marks), "PYTHONUNBUFFERED": "1"}
@@ -151,6 +154,7 @@ class House:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
+        atexit.unregister(self.end)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def workers(self) -> list[int]:
@@ -453,8 +457,7 @@ class OpenLoop:
             tally.driver_lag_seconds = max(tally.driver_lag_seconds, now - last - 0.001)
             last = now
             due = int((now - start) * rate)
-            while tally.sent < due:
-                tally.sent += 1
+            while tally.sent + tally.not_offered < due:
                 self._fire(tally)
             await asyncio.sleep(0.001)
         gc.enable()
@@ -471,13 +474,14 @@ class OpenLoop:
         while self._idle:
             wire = self._idle.pop()
             if wire.open:
+                tally.sent += 1
                 tally.waiting += 1
                 wire.send(nonce, data)
                 return
         if self.connections >= MAX_CONNECTIONS:
-            tally.sent -= 1
             tally.not_offered += 1
             return
+        tally.sent += 1
         tally.waiting += 1
         self.connections += 1
         task = asyncio.get_running_loop().create_task(self._connect(nonce, data, tally))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="ID,ID", help="run these tests only")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a test was missed")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended on the way out
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     chosen = [id for id in options.only.upper().split(",") if id] or list(EVERY)

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "maitred"
 
 RANK = {
-    **dict.fromkeys("errors clock messages endpoint events settings plugins host".split(), 0),
+    **dict.fromkeys("errors clock messages endpoint events settings plugins host logline bridge".split(), 0),
     **dict.fromkeys("wire scheduling model".split(), 1),
     **dict.fromkeys("registry replica http".split(), 2),
     "pool": 3,

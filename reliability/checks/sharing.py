@@ -119,7 +119,8 @@ class _Question:
         if self.outputs is not None:
             body["outputs"] = [{"name": name} for name in self.outputs]
         head = json.dumps(body).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))} if self.binary else {}
+        headers = {"Maitred-Timeout-Ms": "20000"}  # stated, so that no hang-up of others lets it be refused
+        headers |= {"Inference-Header-Content-Length": str(len(head))} if self.binary else {}
         return head + tail, headers
 
     def wrong(self, answer: Answer) -> str | None:

@@ -30,7 +30,7 @@ from maitred.pool.pool import Pool
 from maitred.pool.settings import SupervisorSettings
 from maitred.replica.replica import ReplicaSettings
 from maitred.scheduling.dispatcher import DispatchSettings
-from maitred.settings import HttpSettings, ModelSettings, ServerSettings
+from maitred.settings import Address, HttpSettings, ModelSettings, ServerSettings
 
 log = logging.getLogger("maitred")
 
@@ -59,6 +59,10 @@ def run(work: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(work)
 
 
+class CannotListen(Exception):
+    """An address that cannot be listened on. The message names it, the setting, and what is wrong."""
+
+
 class House:
     """A whole server on the running loop: pools, router, data port, admin port."""
 
@@ -77,6 +81,7 @@ class House:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._interrupted = False
 
     @property
     def url(self) -> str:
@@ -100,26 +105,35 @@ class House:
         return sum(pool.snapshot().running_rows for pool in self._pools)
 
     async def live(self, announce: Callable[[str], None]) -> int:
-        """Start, tell, wait for a signal, drain; the exit code."""
+        """Start, tell, wait for a signal, drain; the exit code. Ends at once where no model at all can be loaded."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signalled, number)
         try:
             await self.start()
-        except (OSError, BadToken) as error:
+        except (OSError, BadToken, CannotListen) as error:
             log.error("cannot start: %s", error)
             await self.stop(0.0)
             return 1
         announce(self.url)
         await self.settled()
-        for served in self.router.all():
-            if served.description is not None:
+        models = self.router.all()
+        if models and all(served.state == "failed" for served in models):
+            reasons = "; ".join(f"{served.name}: {served.reason}" for served in models)
+            log.error("nothing is served, for no model could be loaded: %s", reasons)
+            await self.stop(0.0)
+            return 1
+        for served in models:
+            if served.state != "failed" and served.description is not None:
                 announce(curl_line(self.url, served.name, served.description))
         await self._stopping.wait()
         await self._drain()
         return 0
 
     async def start(self) -> None:
-        """Listen, and start the replicas; requests are answered as models become ready. Raises OSError."""
+        """Listen, and start the replicas; requests are answered as models become ready.
+
+        Raises CannotListen, OSError or BadToken.
+        """
         settings = self.settings
         self.router.swap({name: self._open(model) for name, model in settings.models.items()})
         public = not settings.listen.loopback
@@ -130,10 +144,10 @@ class House:
         )
         limits = _limits(settings.http)
         self._server = Server(Rest(self.router, gateway, pages, listener=self._listen), limits)
-        await self._server.start(settings.listen.host, settings.listen.port)
+        await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)
         self._admin = Server(self._beside(admin(token, self._metrics_page)), limits)
-        await self._admin.start(settings.admin_listen.host, settings.admin_listen.port)
+        await self._open_port(self._admin, settings.admin_listen, "admin_listen")
         if public:
             log.warning("the data port is public and nothing checks who asks: put it behind something that does")
         self.metrics.pools = lambda: [pool.snapshot() for pool in self._pools]
@@ -141,6 +155,19 @@ class House:
         for pool in self._pools:
             pool.launch()
         self._look()
+
+    async def _open_port(self, server: Server, address: Address, setting: str) -> None:
+        """Raises CannotListen."""
+        try:
+            await server.start(address.host, address.port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name that DNS could know
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            flag = f"--{setting.replace('_', '-')}"
+            origin = self.settings.origin(setting)
+            given = "" if origin in (flag, "default") else f", from {origin}"
+            raise CannotListen(
+                f"cannot listen on {address} (`{setting}`{given}): {reason}; give another address with {flag} HOST:PORT"
+            ) from error
 
     async def stop(self, drain_seconds: float) -> None:
         """Stop listening, answer what is here within `drain_seconds`, then stop replicas and the admin port."""
@@ -165,8 +192,16 @@ class House:
         self.router.draining = True
         assert self._server is not None
         self._server.begin_drain()
-        await self._unless_hurried(self.settings.drain_notice_seconds)
-        await self.stop(0.0 if self._hurry.is_set() else self.settings.drain_seconds)
+        log.info("stopping: no longer ready, then closed once what runs has ended")
+        if not self._interrupted:  # who presses Ctrl-C has no load balancer that must notice first
+            await self._unless_hurried(self.settings.drain_notice_seconds)
+        stop = asyncio.ensure_future(self.stop(self.settings.drain_seconds))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({stop, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not stop.done():
+            stop.cancel()
+            await self.stop(0.0)
 
     async def _unless_hurried(self, seconds: float) -> None:
         try:
@@ -175,8 +210,9 @@ class House:
             return
 
     def _signalled(self, number: int) -> None:
-        if self._stopping.is_set() or number == signal.SIGINT:  # who presses Ctrl-C has no load balancer to wait for
+        if self._stopping.is_set():
             self._hurry.set()
+        self._interrupted = number == signal.SIGINT
         self._stopping.set()
         self._changed.set()
 
@@ -199,6 +235,12 @@ class House:
             return self.metrics.page()[0].decode()
 
         return asyncio.run_coroutine_threadsafe(written(), self._loop).result(METRICS_SECONDS)
+
+    def _noticed(self, served: Served) -> None:
+        """A model became something else."""
+        if served.state == "failed":
+            log.error("model %s has failed, and is not started again: %s", served.name, served.reason)
+        self._changed.set()
 
     def _connections(self) -> float:
         return float(self._server.connections) if self._server is not None else 0.0
@@ -225,7 +267,7 @@ class House:
         replicas, pool_settings = model.replicas, model.pool
         kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
         served = Served(model.name, PATH_VERSION)
-        served.noticed = self._changed.set
+        served.noticed = lambda: self._noticed(served)
         pool = build_pool(
             source,
             PATH_VERSION,
@@ -255,6 +297,8 @@ class House:
             self._loop,
             self._listen,
         )
+        if described is not None:
+            pool.know(described)
         served.endpoint, served.description = pool, described
         self._pools.append(pool)
         return served

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
+import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, get_args
 
+import numpy as np
 import numpy.typing as npt
 
+from maitred.bridge import CLOSED, Bridge
 from maitred.clock import monotonic
-from maitred.errors import DeadlinePassed, Draining, MaitredError, Malformed, ModelFault
+from maitred.errors import Cancelled, DeadlinePassed, Draining, ModelFault
 from maitred.events import nobody
-from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
+from maitred.messages import FOREVER, Request, Tensor
+from maitred.model.asking import question
 from maitred.model.description import Description
+from maitred.model.loading import Loaded
 from maitred.model.loading import load as load_model
 from maitred.model.predictor import Context, Predictor, call, call_async
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature
 from maitred.model.source import Source
+from maitred.model.tables import columns, table_like
 from maitred.pool.build import Kind, build_pool
-from maitred.pool.pool import PoolState
+from maitred.pool.pool import Pool, PoolState
 from maitred.pool.settings import SupervisorSettings
+from maitred.replica.execution import said
 from maitred.replica.replica import ReplicaSettings
 from maitred.scheduling.dispatcher import DispatchSettings
-from maitred.wire.coerce import from_python, to_array
+from maitred.wire.coerce import to_array
 
 Arrays = dict[str, npt.NDArray[Any]]
 T = TypeVar("T")
+
+_BUSY: Final = "the model was busy with other calls until the timeout had passed"
+_LATE: Final = "the answer came after the timeout; a model that runs in this process cannot be interrupted"
+_CLOSE_SECONDS: Final = 5.0
+"""How long calls that run may take to end when the model is closed."""
 
 
 class Engine(Protocol):
@@ -39,7 +55,13 @@ class Engine(Protocol):
 
     async def predict_async(self, request: Request) -> dict[str, Tensor]: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End it and wait for that; a second call does nothing."""
+        ...
+
+    def abandon(self) -> None:
+        """End it without waiting: nobody holds the handle any more. May be called in any thread, at any moment."""
+        ...
 
 
 class Handle:
@@ -49,6 +71,8 @@ class Handle:
         self._engine = engine
         self.description = engine.description
         self.signature: Signature = engine.description.signature
+        weakref.finalize(self, engine.abandon).atexit = False  # at exit there is time to wait: `_close_all`
+        _handles.add(self)
 
     def predict(
         self,
@@ -64,8 +88,11 @@ class Handle:
 
         A model with a single input takes it as the only argument. Values are numpy arrays of any layout, lists,
         scalars, pandas Series or Arrow arrays; they become the declared dtypes or raise `Malformed` naming the input.
-        Returns an array per wanted output, with memory of its own; strings and bytes are object arrays.
-        Raises `DeadlinePassed` after `timeout_seconds`, `ModelFault` if the model fails.
+        Parameters are strings, numbers, True or False. Returns an array per wanted output, with memory of its own;
+        strings and bytes are object arrays.
+        Raises `DeadlinePassed` if there is no answer after `timeout_seconds` (in the caller's thread the model cannot
+        be interrupted: it is raised once the model has returned), `ModelFault` if the model fails, `Draining` once the
+        model is closed.
         """
         request = self._request(inputs, named, outputs, parameters, timeout_seconds)
         return self._arrays(self._engine.predict(request), request)
@@ -90,16 +117,19 @@ class Handle:
         Columns are found by input name; an input of shape `[n, k]` is a column of lists of k values. Further columns
         are ignored. The index of a DataFrame is kept.
         """
-        answer = self.predict(_columns(table, self.signature), timeout_seconds=timeout_seconds)
-        return _table_like(table, answer)
+        answer = self.predict(columns(table, self.signature), timeout_seconds=timeout_seconds)
+        return table_like(table, answer)
 
     async def predict_table_async(self, table: T, *, timeout_seconds: float | None = None) -> T:
         """`predict_table` for callers on an event loop."""
-        answer = await self.predict_async(_columns(table, self.signature), timeout_seconds=timeout_seconds)
-        return _table_like(table, answer)
+        answer = await self.predict_async(columns(table, self.signature), timeout_seconds=timeout_seconds)
+        return table_like(table, answer)
 
     def close(self) -> None:
-        """Give back the model's memory; calls that still wait fail with `Draining`."""
+        """Give back the model's memory; calls that still wait fail with `Draining`, and so do later ones.
+
+        A second call does nothing, and so does one in a process that was forked from the one that loaded the model.
+        """
         self._engine.close()
 
     def __enter__(self) -> Handle:
@@ -116,40 +146,37 @@ class Handle:
         parameters: Mapping[str, Any] | None,
         timeout_seconds: float | None,
     ) -> Request:
-        signature = self.signature
-        tensors = {}
-        for name, value in self._by_name(inputs, named).items():
-            spec = signature.inputs.get(name)
-            if spec is None:
-                raise Malformed(f"the model has no input '{name}'; its inputs are: {', '.join(signature.inputs)}")
-            tensors[name] = from_python(name, spec.dtype, value, spec.nullable, spec.nan, spec.pad)
-        checked = signature.check(tensors)
-        wanted = None if outputs is None else signature.check_outputs(outputs)
-        chosen = dict(parameters) if parameters else None
-        group = checked.group
-        if chosen and group is not None and not self.description.traits.per_row_parameters:
-            group = (group, tuple(sorted(chosen.items())))
-        deadline = FOREVER if timeout_seconds is None else monotonic() + timeout_seconds
-        return Request(checked.inputs, checked.rows, group, deadline, NORMAL, parameters=chosen, outputs=wanted)
-
-    def _by_name(self, inputs: Mapping[str, Any] | Any, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        if inputs is None:
-            return named
-        if named:
-            raise Malformed("give the inputs either as one argument or by name, not both")
-        if isinstance(inputs, Mapping):
-            return inputs
-        if len(self.signature.inputs) == 1:
-            return {next(iter(self.signature.inputs)): inputs}
-        raise Malformed(f"this model has several inputs; give them by name: {', '.join(self.signature.inputs)}")
+        traits = self.description.traits
+        return question(self.signature, traits, inputs, named, outputs, parameters, timeout_seconds)
 
     def _arrays(self, tensors: dict[str, Tensor], request: Request) -> Arrays:
+        if monotonic() > request.deadline:
+            raise DeadlinePassed(_LATE)
         names = request.outputs or tuple(self.signature.outputs)
         return {name: _owned_array(tensors[name]) for name in names}
 
 
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At exit: stop the replicas and their threads while everything they need is still there."""
+    for handle in tuple(_handles):
+        handle.close()
+
+
+def _forked() -> None:
+    for handle in tuple(_handles):
+        if isinstance(handle._engine, _Direct):
+            handle._engine.forked()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forked)
+
+
 def load(
-    path: str,
+    path: str | os.PathLike[str],
     *,
     name: str | None = None,
     queue: bool = False,
@@ -161,101 +188,147 @@ def load(
 ) -> Handle:
     """Load the model at `path` (an artifact folder, a model file, `file.py`, `file.py:Class`, `module:Class`).
 
-    Without a queue the model runs in the caller's thread, one call at a time. With `queue=True` the calls of all
-    threads share one queue in front of `replicas` copies (`kind`: child processes, threads, or on the queue's own
-    loop), and are answered in batches of up to `max_batch_rows` rows. `trust` (`WHO: WHY`) lets code or pickles inside
-    the artifact run. That happens in child processes only, so with `queue=True`; or in this process if it is
-    `isolated`: if it exists for this model alone. Raises `LoadRefused` with the reason for
-    a model that is broken, not trusted, or fails to load.
+    Without a queue the model runs in the caller's thread, one call at a time; an asynchronous one runs on a loop of
+    its own. With `queue=True` the calls of all threads share one queue in front of `replicas` copies (`kind`: child
+    processes, threads, or on the queue's own loop), and are answered in batches of up to `max_batch_rows` rows.
+    `trust` (`WHO: WHY`) lets code or pickles inside the artifact run. That happens in child processes only, so with
+    `queue=True`; or in this process if it is `isolated`: if it exists for this model alone. Raises `LoadRefused` with
+    the reason for a model that is broken, not trusted, or fails to load; `TypeError` or `ValueError` for arguments
+    that make no sense.
     """
-    source = Source(path=path, name=name or "", trust=trust)
-    if not queue:
-        return Handle(_Direct(source, isolated))
-    return Handle(_Queued(source, replicas, kind, max_batch_rows))
+    place = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(place, str):
+        raise TypeError(f"path must be a string, such as 'models/churn' or 'churn.py:Churn', not {_kind(place)}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a string or None, not {_kind(name)}")
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, not {kind!r}")
+    replicas, rows = _at_least_one("replicas", replicas), _at_least_one("max_batch_rows", max_batch_rows)
+    source = Source(path=place, name=name or "", trust=trust)
+    if queue:
+        return Handle(_Queued(source, replicas, kind, rows))
+    loaded = load_model(source, isolated=isolated)
+    return Handle(_Awaited(loaded) if loaded.description.traits.asynchronous else _Direct(loaded))
+
+
+# --- what answers ------------------------------------------------------------------------------------------------
 
 
 class _Direct:
-    """The predictor in the caller's thread."""
+    """The predictor in the caller's thread, one call at a time."""
 
-    def __init__(self, source: Source, isolated: bool) -> None:
-        loaded = load_model(source, isolated=isolated)
+    def __init__(self, loaded: Loaded) -> None:
         self.description = loaded.description
         self._predictor: Predictor | None = loaded.predictor
         self._lock = threading.Lock()
 
     def predict(self, request: Request) -> dict[str, Tensor]:
-        arrays = {name: to_array(tensor) for name, tensor in request.inputs.items()}
-        context = Context(parameters=request.parameters or {}, outputs=request.outputs)
-        with self._lock:
-            if monotonic() > request.deadline:
-                raise DeadlinePassed("the model was busy with other calls until the timeout had passed")
-            answer = self._called(arrays, context)
-        specs = self.description.signature.outputs
-        return {name: Tensor(specs[name].dtype, array.shape, array) for name, array in answer.items()}
-
-    def _called(self, arrays: Arrays, context: Context) -> Arrays:
-        if self._predictor is None:
-            raise Draining("this model was closed; load it again")
-        try:
-            if self.description.traits.asynchronous:
-                return asyncio.run(call_async(self._predictor, arrays, context))
-            return call(self._predictor, arrays, context)
-        except MaitredError:
-            raise
-        except Exception as error:  # whatever a model raises is its own fault, here as on the wire
-            raise ModelFault(f"{type(error).__name__}: {error}") from error
+        return self._answer(request, threading.Event())
 
     async def predict_async(self, request: Request) -> dict[str, Tensor]:
-        return await asyncio.to_thread(self.predict, request)
+        left = threading.Event()
+        try:
+            return await asyncio.to_thread(self._answer, request, left)
+        except asyncio.CancelledError:
+            left.set()  # nothing stops a thread; the model may look at `context.cancelled()`
+            raise
+
+    def _answer(self, request: Request, left: threading.Event) -> dict[str, Tensor]:
+        endless = request.deadline == FOREVER
+        if not self._lock.acquire(timeout=-1 if endless else max(0.0, request.deadline - monotonic())):
+            raise DeadlinePassed(_BUSY)
+        try:
+            if left.is_set():
+                raise Cancelled("the caller cancelled the request")
+            if self._predictor is None:
+                raise Draining(CLOSED)
+            context = _context(request, self.description, left.is_set)
+            with _Faults():
+                return _tensors(call(self._predictor, _inputs(request), context), self.description.signature)
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         self._predictor = None
 
+    abandon = close
 
-class _Bridge:
-    """A loop on a thread of its own, asked from other threads and loops."""
+    def forked(self) -> None:
+        self._lock = threading.Lock()  # the thread that held it may not exist in this process
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="maitred-queue", daemon=True)
-        self._thread.start()
 
-    def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Call `work` on the loop and await there what it returns. Returns or raises what that does."""
+class _Apart(ABC):
+    """An engine that works on a loop of its own. Its bridge refuses calls after `close`, and in a forked child."""
 
-        async def there() -> Any:
-            return await work()
+    def __init__(self, name: str) -> None:
+        self._bridge = Bridge(name)
 
-        return asyncio.run_coroutine_threadsafe(there(), self._loop).result()
+    @abstractmethod
+    async def _answer(self, request: Request) -> dict[str, Tensor]: ...
 
-    async def run_async(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        async def there() -> Any:
-            return await work()
+    @abstractmethod
+    async def _end(self, seconds: float) -> None:
+        """Let running calls end within that time, and give everything back."""
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), self._loop))
+    def predict(self, request: Request) -> dict[str, Tensor]:
+        return self._bridge.run(lambda: self._answer(request))
+
+    async def predict_async(self, request: Request) -> dict[str, Tensor]:
+        return await self._bridge.run_async(lambda: self._answer(request))
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._bridge.close(lambda: self._end(_CLOSE_SECONDS))
+
+    def abandon(self) -> None:
+        self._bridge.close(lambda: self._end(0.0), wait=False)
 
 
-class _Queued:
+class _Awaited(_Apart):
+    """An asynchronous predictor on one loop of its own, to which what the model keeps between calls may belong."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__("maitred-model")
+        self.description = loaded.description
+        self._predictor = loaded.predictor
+        self._slots = asyncio.Semaphore(loaded.description.traits.slots)
+
+    async def _answer(self, request: Request) -> dict[str, Tensor]:
+        left = threading.Event()
+        why = _BUSY
+        try:
+            async with asyncio.timeout(None if request.deadline == FOREVER else request.deadline - monotonic()):
+                async with self._slots:
+                    self._bridge.check_open()
+                    why = "the model took longer than the timeout"
+                    context = _context(request, self.description, left.is_set)
+                    with _Faults():
+                        arrays = await call_async(self._predictor, _inputs(request), context)
+                        return _tensors(arrays, self.description.signature)
+        except TimeoutError:  # ours: the model's own is a ModelFault by now
+            raise DeadlinePassed(why) from None
+        finally:
+            left.set()
+
+    async def _end(self, seconds: float) -> None:
+        await self._bridge.idle(seconds)
+
+
+class _Queued(_Apart):
     """A pool on a private loop, behind its own queue."""
 
     def __init__(self, source: Source, replicas: int, kind: Kind, max_batch_rows: int) -> None:
+        super().__init__("maitred-queue")
         self.description: Description
-        self._bridge = _Bridge()
-        self._settled: asyncio.Event
+        self._pool: Pool | None = None
+        self._settled = asyncio.Event()
         self._failure = ""
         try:
             self._bridge.run(lambda: self._start(source, replicas, kind, max_batch_rows))
         except BaseException:
-            self._bridge.close()
+            self._bridge.close(lambda: self._end(0.0))
             raise
 
     async def _start(self, source: Source, replicas: int, kind: Kind, max_batch_rows: int) -> None:
-        self._settled = asyncio.Event()
         loop = asyncio.get_running_loop()
         dispatch = DispatchSettings(max_batch_rows=max_batch_rows)
         copies = ReplicaSettings(max_batch_rows=max_batch_rows)
@@ -264,7 +337,6 @@ class _Queued:
         self._pool.launch()
         await self._settled.wait()
         if self._failure:
-            await self._pool.drain(0.0)
             raise CannotLoad(self._failure)
 
     def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
@@ -275,17 +347,61 @@ class _Queued:
             self._failure = reason if state == "failed" else ""
             self._settled.set()
 
-    def predict(self, request: Request) -> dict[str, Tensor]:
-        result: Result = self._bridge.run(lambda: self._pool.submit(request))
-        return result.tensors()
+    async def _answer(self, request: Request) -> dict[str, Tensor]:
+        if self._pool is None:
+            raise RuntimeError("a request came before the pool was started")
+        try:
+            return (await self._pool.submit(request)).tensors()
+        except Draining:
+            raise Draining(CLOSED) from None
 
-    async def predict_async(self, request: Request) -> dict[str, Tensor]:
-        result: Result = await self._bridge.run_async(lambda: self._pool.submit(request))
-        return result.tensors()
+    async def _end(self, seconds: float) -> None:
+        if self._pool is not None:
+            await self._pool.drain(seconds)
 
-    def close(self) -> None:
-        self._bridge.run(lambda: self._pool.drain(5.0))
-        self._bridge.close()
+
+# --- calling the model -------------------------------------------------------------------------------------------
+
+
+class _Faults(contextlib.AbstractContextManager[None]):
+    """Whatever a model raises is its own fault, here as on the wire; Ctrl-C and a cancelled call are not its doing."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, (ModelFault, KeyboardInterrupt, GeneratorExit)):
+            return
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            return
+        raise ModelFault(said(error)) from error
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that runs here was told to end; a model can raise CancelledError without that."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _context(request: Request, description: Description, left: Callable[[], bool]) -> Context:
+    given = request.parameters or {}
+    parameters = [given] * request.rows if description.traits.per_row_parameters else given
+    rows = [(request.id, request.lane)] * request.rows
+    return Context(parameters, request.outputs, rows, False, lambda: left() or monotonic() > request.deadline)
+
+
+def _inputs(request: Request) -> Arrays:
+    return {name: to_array(tensor) for name, tensor in request.inputs.items()}
+
+
+def _tensors(arrays: Arrays, signature: Signature) -> dict[str, Tensor]:
+    tensors = {}
+    for name, array in arrays.items():
+        dtype = signature.outputs[name].dtype
+        if dtype == "str":
+            "".join(array.reshape(-1).tolist()).encode()  # raises for text that no wire could carry
+        tensors[name] = Tensor(dtype, array.shape, array)
+    return tensors
 
 
 def _owned_array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -293,32 +409,16 @@ def _owned_array(tensor: Tensor) -> npt.NDArray[Any]:
     return array if array.flags.owndata and array.flags.writeable else array.copy()
 
 
-def _columns(table: Any, signature: Signature) -> dict[str, Any]:
-    """The table's columns that the model reads, as values that `from_python` takes."""
-    names = set(_column_names(table))
-    missing = [name for name, spec in signature.inputs.items() if name not in names and not spec.optional]
-    if missing:
-        raise Malformed(f"the table lacks the columns {', '.join(map(repr, missing))}; it has: {', '.join(names)}")
-    return {name: table[name] for name in signature.inputs if name in names}
+# --- what the caller gave ----------------------------------------------------------------------------------------
 
 
-def _column_names(table: Any) -> list[str]:
-    if hasattr(table, "column_names"):
-        return list(table.column_names)
-    if hasattr(table, "columns"):
-        return [str(name) for name in table.columns]
-    raise Malformed(f"a table is a pandas DataFrame or an Arrow table, not {type(table).__name__}")
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-def _table_like(table: T, answer: Arrays) -> T:
-    columns = {name: array if array.ndim == 1 else list(array) for name, array in answer.items()}
-    if hasattr(table, "column_names"):
-        import pyarrow
-
-        flat = {name: column if isinstance(column, list) else column.tolist() for name, column in columns.items()}
-        made: Any = pyarrow.table({name: pyarrow.array(column) for name, column in flat.items()})
-        return made  # type: ignore[no-any-return]
-    import pandas
-
-    frame: Any = pandas.DataFrame(columns, index=table.index)  # type: ignore[attr-defined]
-    return frame  # type: ignore[no-any-return]
+def _at_least_one(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number >= 1, not {_kind(value)}")
+    if value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, not {value}")
+    return int(value)

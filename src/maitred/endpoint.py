@@ -39,7 +39,7 @@ class Endpoint(Protocol):
 class Ticket:
     """One request on its way. Ends exactly once, with `result` or with `error`; later endings are ignored."""
 
-    __slots__ = ("request", "ended", "result", "error", "submitted_at", "started_at", "attempts", "owner", "_watcher")
+    __slots__ = ("request", "ended", "result", "error", "submitted_at", "started_at", "attempts", "owner", "watcher")
 
     def __init__(self, request: Request, owner: Owner | None = None, submitted_at: float = 0.0) -> None:
         self.request = request
@@ -51,13 +51,14 @@ class Ticket:
         self.attempts = 0
         """How often this request was part of a batch that was lost with its replica."""
         self.owner = owner
-        self._watcher: Watcher | None = None
+        self.watcher: Watcher | None = None
+        """Set by `watch`."""
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` called on pieces and at the end; at once if the ticket has ended. One watcher only."""
-        if self._watcher is not None:
+        if self.watcher is not None:
             raise RuntimeError("a ticket has exactly one watcher")
-        self._watcher = watcher
+        self.watcher = watcher
         if self.ended:
             watcher.ended(self)
 
@@ -69,12 +70,13 @@ class Ticket:
         if self.ended:
             return False
         self.ended = True
-        if self._watcher is None:
+        watcher = self.watcher
+        if watcher is None:
             self.result = result.owned()  # nobody looks yet, and the views are about to die
-            return True
-        self.result = result
-        self._watcher.ended(self)
-        self.result = None
+        else:
+            self.result = result
+            watcher.ended(self)
+            self.result = None
         return True
 
     def fail(self, error: MaitredError) -> bool:
@@ -83,8 +85,8 @@ class Ticket:
             return False
         self.ended = True
         self.error = error
-        if self._watcher is not None:
-            self._watcher.ended(self)
+        if self.watcher is not None:
+            self.watcher.ended(self)
         return True
 
     def cancel(self, error: MaitredError | None = None) -> bool:

@@ -105,6 +105,8 @@ class Outputs(msgspec.Struct, eq=False, gc=False):
     batch_seconds: float = 0.0
     """From the batch's start to its end, without `model_seconds`: joining, the hop and splitting."""
     memo: dict[str, Any] = msgspec.field(default_factory=dict)
+    timing: bytes = b""
+    """A gateway's memo of how it tells the times."""
 
 
 class Result(msgspec.Struct, eq=False, gc=False):

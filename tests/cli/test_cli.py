@@ -174,6 +174,15 @@ class TestPredict:
         ran = cli("predict", "double.py:Double", "-i", "-", stdin='{"x": [0.05, 1e-3]}')
         assert ran.out == '{"y":[0.1,0.002],"label":"none"}\n'
 
+    def test_an_answer_that_json_cannot_show_is_not_held_against_the_input(self, cli, place):
+        source = (
+            "import maitred\ndef predict(batch):\n    return {'y': [b'\\xff'] * len(batch['x'])}\n"
+            "predict.signature = maitred.Signature({'x': 'int8[n]'}, {'y': 'bytes[n]'})\n"
+        )
+        (place / "raw.py").write_text(source)
+        line = refused(cli("predict", "raw.py:predict", "--input", "-", stdin='{"x": 1}'))
+        assert line.startswith("maitred: output 'y' holds bytes that are not UTF-8 text")
+
     def test_a_model_that_is_not_row_wise(self, cli):
         ran = cli("predict", "double.py:Total", "-i", "-", stdin='{"x": [1, 2, 4.5]}')
         assert json.loads(ran.out) == {"total": [7.5], "big": [[1, 2], [3, 2**60]]}
@@ -314,6 +323,14 @@ class TestPack:
     def test_what_cannot_be_inspected(self, cli, arguments):
         refused(cli("inspect", *arguments))
 
+    @pytest.mark.parametrize("form", ["text", "json"])
+    def test_problems_are_told_by_the_exit_code_and_missing_trust_is_none(self, cli, place, form):
+        cli("pack", "double.py:Double", "--out", "art")
+        assert cli("inspect", "art", "-o", form).code == 0
+        (place / "art" / "code" / "double.py").write_text("changed")
+        ran = cli("inspect", "art", "-o", form)
+        assert (ran.code, ran.err) == (1, "") and "double.py" in ran.out
+
     def test_looking_runs_nothing_and_a_hostile_artifact_cannot_draw_on_the_terminal(self, cli, place):
         (place / "bomb.py").write_text("raise SystemExit('it ran')")
         ran = cli("inspect", "bomb.py")
@@ -381,6 +398,11 @@ class TestServe:
         assert settings.origins.keys() == {"models.double.source", "home"}
         assert settings.home == place / "home"  # MAITRED_HOME
 
+    def test_a_home_that_is_empty_is_never_the_working_directory(self, cli, served, monkeypatch):
+        monkeypatch.setenv("MAITRED_HOME", "")
+        assert cli("serve", "double.py").code == 0
+        assert served[0].home == Path("~/.maitred").expanduser()
+
     def test_a_file_named_or_found(self, cli, served, place):
         (place / "maitred.yaml").write_text("models: {found: {source: double.py}}")
         (place / "named.yaml").write_text("models: {named: {source: double.py}}\nlog_level: error")
@@ -398,6 +420,14 @@ class TestServe:
             (["a=none"], "none: there is no such file or folder"),
             (["double.py", "double.py:Total"], "there are two models of the name 'double'; write NAME=double.py:Total"),
             (["a b.onnx"], "'a b' cannot be a model's name; write NAME=a b.onnx"),
+            (["a/b=double.py:Double"], "'a/b' cannot be a model's name: use 1 to 128 letters, digits, '.', '_' or '-'"),
+            (["..=double.py"], "'..' cannot be a model's name: use 1 to 128 letters"),
+            (["café=double.py"], "'café' cannot be a model's name: use 1 to 128 letters"),
+            (["a b=package.module:Class"], "'a b' cannot be a model's name: use 1 to 128 letters"),
+            (["=double.py"], "'' cannot be a model's name: use 1 to 128 letters"),
+            (["a\nb\x1b[31m=double.py"], r"'a\nb\x1b[31m' cannot be a model's name: use 1 to 128 letters"),
+            (["x/y=none.py"], "x/y=none.py: there is no such file or folder"),  # may as well be a path
+            (["double.py", "--home", ""], "--home: home: expected"),
             (["double.py", "--listen", "8080"], "--listen: listen: expected HOST:PORT"),
             (["double.py", "--kind", "proces"], "--kind: models.double.replicas.kind: expected one of auto, process"),
             (

@@ -136,7 +136,7 @@ def test_bytes_that_are_no_text(blobs: list[bytes]) -> None:
     }
     text = json.dumps(head).encode()
     answer = echo("bytes").infer("echo", text + raw, {"Inference-Header-Content-Length": str(len(text))})
-    assert (answer.status, "binary" in answer.error) == (500, True)
+    assert (answer.status, "binary_data_output" in answer.error) == (400, True), "the form is the caller's choice"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,12 @@ def test_routes(path: bytes, asked: Asked | None) -> None:
         b"/v1/models/m/versions",
         b"/predict",
         b"/predict/a/b",
+        b"/predict/:predict",
+        b"/predict/:",
+        b"/v1/models/:predict",
+        b"/v1/models/%3Apredict",
+        b"/v1/models/:",
+        b"/v1/models/:load",
         b"/v2/" + b"x" * 5000,
     ],
 )

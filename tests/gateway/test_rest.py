@@ -150,14 +150,35 @@ def test_repository_control_when_it_is_on() -> None:
         ("DELETE", "/predict/iris", "POST"),
         ("HEAD", "/predict/iris", "POST"),
         ("GET", "/v1/models/iris:predict", "POST"),
-        ("OPTIONS", "/v2", "GET, HEAD"),
         ("x" * 5000, "/v2", "GET, HEAD"),
     ],
 )
 def test_other_methods(port: Port, method: str, path: str, allowed: str) -> None:
     answer = port.ask(method, path)
-    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+    assert (answer.status, answer.headers["allow"]) == (405, f"{allowed}, OPTIONS")
     assert len(answer.error) < 300
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("*", "GET, HEAD, POST, OPTIONS"),
+        ("/v2", "GET, HEAD, OPTIONS"),
+        ("/v2/models/iris", "GET, HEAD, OPTIONS"),
+        ("/v2/models/iris/infer", "POST, OPTIONS"),
+        ("/v1/models/iris:predict", "POST, OPTIONS"),
+        ("/predict/iris", "POST, OPTIONS"),
+    ],
+)
+def test_options_tell_the_methods(port: Port, path: str, allowed: str) -> None:
+    answer = port.ask("OPTIONS", path)
+    assert (answer.status, answer.headers["allow"], answer.body) == (204, allowed, b"")
+
+
+def test_the_server_as_a_whole_takes_options_only(port: Port) -> None:
+    answer = port.ask("GET", "*")
+    assert (answer.status, answer.headers["allow"]) == (405, "OPTIONS")
+    assert port.ask("OPTIONS", "/v2/models/nope").status == 404
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,10 @@ def test_methods(port: Port) -> None:
     assert page.status == 405
     assert "GET" in page.headers["allow"]
     assert visit(site(port.router), "/docs", "HEAD").status == 200
+    page = visit(site(port.router), "/docs", "OPTIONS")
+    assert (page.status, page.text) == (204, "")
+    assert set(page.headers["allow"].split(", ")) == {"GET", "HEAD", "OPTIONS"}
+    assert visit(site(port.router), "/nope", "OPTIONS").status == 404
 
 
 def test_metrics(port: Port) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gates import Answer, Port, iris_port, tensor
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maitred.messages import Outputs, Result, Tensor
 
@@ -351,3 +353,75 @@ def test_a_row_that_json_cannot_show_still_has_classes_and_bytes() -> None:
     assert plain.status == 500
     assert raw.body.endswith(y[0].tobytes())
     assert best.tensor("y")["data"] == ["1.0:1", "nan:0"]
+
+
+# ---------------------------------------------------------------- models without rows, and rows without elements
+
+_SIZES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), _SIZES, min_size=1), st.sampled_from(["float32", "int64", "str"]))
+def test_a_model_without_rows_is_answered_whole_in_every_form(shapes: dict[str, tuple[int, ...]], dtype: str) -> None:
+    """Scalars, empty outputs and outputs of any size, one wanted or several: JSON and bytes say what the model gave."""
+    arrays = {}
+    for name, shape in shapes.items():
+        values = np.arange(int(np.prod(shape, dtype=np.int64))) + ord(name)
+        arrays[name] = (values.astype(str).astype(object) if dtype == "str" else values.astype(dtype)).reshape(shape)
+    port = Port()
+    outputs = {
+        name: f"{dtype}[{', '.join(f'{name}{axis}' for axis in range(len(shape)))}]" for name, shape in shapes.items()
+    }
+    port.add("m", {"x": "float32[k]"}, outputs, lambda inputs: arrays)
+    question = {"inputs": [tensor("x", "FP32", [2], [1, 2])], "outputs": [output(name) for name in shapes]}
+    for id in ({}, {"id": "7"}):
+        answer = port.infer("m", {**question, **id})
+        assert answer.status == 200
+        assert [entry["name"] for entry in answer.json["outputs"]] == list(shapes)
+        for name, array in arrays.items():
+            entry = answer.tensor(name)
+            assert (tuple(entry["shape"]), entry["data"]) == (array.shape, array.reshape(-1).tolist())
+    head, blobs = split(port.infer("m", {**question, "parameters": {"binary_data_output": True}}))
+    for entry in head["outputs"]:
+        array = arrays[entry["name"]]
+        assert tuple(entry["shape"]) == array.shape
+        if dtype != "str":
+            assert blobs[entry["name"]] == array.tobytes()
+    columns = port.ask("POST", "/predict/m", {"columns": {"x": [1, 2]}}).json["columns"]
+    assert columns == {name: array.tolist() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (1, 0), (2, 0), (0, 2), (2, 0, 3), (2, 3, 0), (0, 0, 2)])
+@pytest.mark.parametrize("dtype", ["FP32", "BYTES"])
+def test_rows_without_elements_are_valid_json_everywhere(shape: tuple[int, ...], dtype: str) -> None:
+    kind = {"FP32": "float32", "BYTES": "str"}[dtype]
+    port = Port()
+    axes = ", ".join(["n", "j", "k"][: len(shape)])
+    port.add("m", {"x": f"{kind}[{axes}]"}, {"y": f"{kind}[{axes}]"}, lambda inputs: {"y": inputs["x"]})
+    nested = np.zeros(shape).tolist()
+    asked = {"inputs": [tensor("x", dtype, list(shape), [])]}
+    y = port.infer("m", asked).tensor("y")
+    assert (y["shape"], y["data"]) == (list(shape), [])
+    if dtype == "FP32":
+        best = port.infer("m", {**asked, "outputs": [output("y", classification=1)]}).tensor("y")
+        width = int(np.prod(shape[1:]))
+        assert (best["shape"], best["data"]) == ([shape[0], min(1, width)], [])
+    assert split(port.infer("m", {**asked, "parameters": {"binary_data_output": True}}))[1] == {"y": b""}
+    if shape == (2, 0):
+        rows = [{"x": []}, {"x": []}]
+        assert port.ask("POST", "/v1/models/m:predict", {"instances": rows}).json == {"predictions": nested}
+        assert port.ask("POST", "/v1/models/m:predict", {"inputs": {"x": nested}}).json == {"predictions": nested}
+        assert port.ask("POST", "/predict/m", rows).json == [{"y": []}, {"y": []}]
+        assert port.ask("POST", "/predict/m", {"columns": {"x": nested}}).json == {"columns": {"y": nested}}
+
+
+def test_callers_of_one_batch_of_rows_without_elements() -> None:
+    port = Port()
+    endpoint = port.add("m", {"x": "float32[n, k]"}, {"y": "float32[n, k]"})
+    body = {"inputs": [tensor("x", "FP32", [2, 0], [])]}
+    exchanges = [port.send("POST", "/v2/models/m/infer", body) for _ in range(2)]
+    batch = Outputs({"y": Tensor("float32", (4, 0), np.zeros((4, 0), np.float32))}, 4)
+    for at, ticket in enumerate(endpoint.tickets):
+        ticket.end(Result(batch, 2 * at, 2 * at + 2))
+    for exchange in exchanges:
+        y = Answer(exchange).tensor("y")
+        assert (y["shape"], y["data"]) == ([2, 0], [])

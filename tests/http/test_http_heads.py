@@ -8,7 +8,7 @@ import pytest
 from http_memory import Line
 
 from maitred.http.coding import Choice
-from maitred.http.heads import LENGTH_SHIFT, MOST_LINES, PLAIN, Heads, Unusual
+from maitred.http.heads import LENGTH_SHIFT, MOST_LINES, PLAIN, UNWATCHED, Heads, Unusual
 
 LINES = [
     b"Host: x", b"Host: y", b"Host: a/b", b"host: x", b"Content-Length: 3", b"Content-Length: 0", b"Content-Length: 4",
@@ -72,9 +72,24 @@ def test_what_is_known_changes_nothing_but_speed(seed: int) -> None:
 def test_repeated_lines_never_add_up_to_a_plain_head(line: bytes, count: int) -> None:
     heads = Heads(1 << 20)
     lines = [b"Host: x"] * (line != b"Host: x") + [line] * count
-    for one in lines:
-        heads.pairs[one]
-    assert sum(map(heads.weights.__getitem__, lines)) not in PLAIN
+    weight = sum(map(heads.weights.__getitem__, lines))
+    assert weight not in PLAIN
+    assert weight & UNWATCHED not in PLAIN
+
+
+def test_watched_headers_are_told_apart() -> None:
+    heads = Heads(1 << 20, frozenset((b"traceparent", b"content-type")))
+    plain = [b"Host: x", b"Content-Type: application/json", b"Other: 1"]
+    assert sum(map(heads.weights.__getitem__, plain)) in PLAIN
+    for line in (b"Traceparent: 00-1", b"TRACEPARENT: 2", b"Content-Type: text/plain"):
+        for count in (1, 60):
+            weight = sum(map(heads.weights.__getitem__, plain + [line] * count))
+            assert weight not in PLAIN
+            assert weight & UNWATCHED in PLAIN
+    for number in range(1000):
+        assert heads.weights[b"traceparent: %d" % number] == heads.weights[b"Traceparent: 00-1"] != 0
+    with pytest.raises(Unusual):
+        heads.weights[b"traceparent: \x07"]
 
 
 @pytest.mark.parametrize(
@@ -89,14 +104,17 @@ def test_repeated_lines_never_add_up_to_a_plain_head(line: bytes, count: int) ->
 def test_lines_for_the_parser(line: bytes) -> None:
     heads = Heads(1 << 20)
     with pytest.raises(Unusual):
-        heads.pairs[line]
-    assert len(heads.pairs) == 0
+        heads.weights[line]
+    assert len(heads.weights) == 0
+    for number in range(100):
+        heads.weights[b"X: a%d" % number]
+    with pytest.raises(Unusual):  # nor once its values are known to vary
+        heads.weights[line]
 
 
 def test_a_plain_head_weighs_its_length_and_says_what_is_accepted() -> None:
     heads = Heads(1 << 20)
     lines = [b"Host: x", b"Content-Length: 1234", b"Accept-Encoding: gzip, deflate", b"X: a"]
-    assert list(map(heads.pairs.__getitem__, lines))[1] == (b"content-length", b"1234")
     weight = sum(map(heads.weights.__getitem__, lines))
     assert PLAIN[weight - (1234 << LENGTH_SHIFT)] == Choice(b"gzip", True)
 
@@ -104,21 +122,25 @@ def test_a_plain_head_weighs_its_length_and_says_what_is_accepted() -> None:
 def test_memory_is_bounded_and_what_varies_is_not_kept() -> None:
     heads = Heads(1 << 30)
     for number in range(10_000):
-        assert heads.pairs[b"X-Request-Id: %d" % number] == (b"x-request-id", b"%d" % number)
-    assert len(heads.pairs) <= 64
+        assert heads.weights[b"X-Request-Id: %d" % number] == 0
+        assert heads.weights[b"x%d: a" % number] == 0
+    assert len(heads.weights) <= 2048
+    heads.make_room()
+    for number in range(10_000):
+        assert heads.weights[b"X-Request-Id: %d" % number] == 0
+    assert len(heads.weights) <= 64
     for number in range(10_000):
         try:
-            heads.pairs[b"Host: h%d" % number]
+            heads.weights[b"Host: h%d" % number]
         except Unusual:
             continue
         heads.learn(b"GET /%d HTTP/1.1" % number, ("GET", b"/%d" % number, b"", False))
-    assert len(heads.pairs) <= 2048
     assert len(heads.weights) <= 2048
     assert len(heads.request_lines) <= 2048
-    assert heads.pairs[b"Long: " + b"x" * 5000] == (b"long", b"x" * 5000)
+    assert heads.weights[b"Long: " + b"x" * 5000] == 0
     heads.make_room()
-    assert len(heads.pairs) == 0
-    assert heads.pairs[b"Host: new"] == (b"host", b"new")
+    assert len(heads.weights) == 0
+    assert heads.weights[b"Host: new"] == 1
 
 
 def test_a_full_memory_never_hides_a_length() -> None:

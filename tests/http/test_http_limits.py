@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from maitred.http.limits import (
     FIRST_BYTE,
     HEAD,
     IDLE,
+    ChunkSizes,
     Headers,
     Limits,
     Refused,
@@ -35,6 +38,8 @@ HOST = (b"host", b"x")
     [
         ([HOST], 0, False, None, None, False),
         ([HOST, (b"content-length", b"100")], 100, False, None, None, False),
+        ([HOST, (b"content-length", b"0" * 5000 + b"100")], 100, False, None, None, False),
+        ([HOST, (b"content-length", b"0" * 5000)], 0, False, None, None, False),
         ([HOST, (b"transfer-encoding", b"Chunked")], CHUNKED, False, None, None, False),
         ([HOST, (b"expect", b"100-Continue")], 0, True, None, None, False),
         ([HOST, (b"accept-encoding", b"a"), (b"accept-encoding", b"b")], 0, False, None, b"a,b", False),
@@ -56,6 +61,8 @@ def test_what_a_head_says(
         ([(b"host", b"a b")], False, 400, "Host"),
         ([HOST, (b"content-length", b"101")], False, 413, "100"),
         ([HOST, (b"content-length", b"9" * 5000)], False, 413, "100"),
+        ([HOST, (b"content-length", b"0" * 20 + b"101")], False, 413, "100"),
+        ([HOST, (b"content-length", b"0" * 5000 + b"9" * 5000)], False, 413, "100"),
         ([HOST, (b"content-length", b"")], False, 400, "Content-Length"),
         ([HOST, (b"content-length", b"\xb2")], False, 400, "Content-Length"),
         ([HOST, (b"content-length", b"1"), (b"content-length", b"1")], False, 400, "Content-Length"),
@@ -158,3 +165,31 @@ def test_each_phase_has_its_time(phase: int, lives: float, ends: float | None) -
 def test_a_body_has_a_least_rate() -> None:
     assert too_slow(30 * 1024 - 1, 30, Limits())
     assert not too_slow(30 * 1024, 30, Limits())
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 40),
+    st.sampled_from([b"", b";a", b';a="b c"', b" ;deadbeef", b";" + b"f" * 100]),
+    st.data(),
+)
+def test_the_size_of_a_chunk_is_known_however_its_line_was_cut(
+    size: int, zeros: int, extension: bytes, data: st.DataObject
+) -> None:
+    line = b"0" * zeros + b"%X" % size + extension + b"\r\n"
+    brought = data.draw(st.binary(max_size=20))
+    before = data.draw(
+        st.sampled_from([b"", b"POST / HTTP/1.1\r\nX: y\r\n\r\n", b"3\r\nabc\r\n", b"F\r\nfed\nfeedfeedfed\r\n"])
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(line) - 1), max_size=6)))
+    text = before + line
+    places = [0, *(len(before) + at for at in cuts)]
+    sizes = ChunkSizes()
+    for start, stop in itertools.pairwise(places):
+        sizes.between(text[start:stop])
+    assert sizes.announced(text[places[-1] :] + brought, len(brought)) == size
+
+
+@pytest.mark.parametrize("trailers", [b"FFFFFFFFFFFFFFFF: x\r\n", b"F: ;\r\n", b"A: b\r\nFFFFFF", b"A: b\r\nFFFFFF:"])
+def test_trailers_are_no_sizes(trailers: bytes) -> None:
+    assert ChunkSizes().announced(b"3\r\nabc\r\n0\r\n" + trailers, 0) == 0

@@ -762,3 +762,102 @@ def test_two_ports_share_nothing() -> None:
     assert second.port.heads.request_lines == {}
     assert isinstance(first.clock, ManualClock)
     assert isinstance(Port(Recorder(echo), Limits(), first.clock, first.loop), Port)  # type: ignore[arg-type]
+
+
+# ---- more than the head has said, and chunks that announce too much
+
+MUCH = Limits(body_bytes=100)
+
+
+@pytest.mark.parametrize("before", [b"", post(b"abc")])
+@pytest.mark.parametrize(
+    ("size", "status"),
+    [(b"100", 200), (b"0" * 40 + b"100", 200), (b"101", 413), (b"000000101", 413), (b"0" * 40 + b"101", 413)],
+)
+def test_zeros_before_a_length_do_not_hide_it(before: bytes, size: bytes, status: int) -> None:
+    line = Line(limits=MUCH).send(before) if before else Line(limits=MUCH)
+    for _ in range(2):  # the second time its request line is known
+        if not line.refused:
+            line.send(b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: %b\r\n\r\n" % size + b"x" * int(size))
+    assert line.answers()[-1].status == status
+    assert all(len(exchange.body) <= 100 for exchange in held(line))
+
+
+@pytest.mark.parametrize("size", [1, 50, 1 << 20])
+def test_a_body_is_cut_at_the_limit_whatever_its_head_has_said(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("maitred.http.one.check_head", lambda *_: (1, False, None, None, False))
+    line = Line(limits=MUCH)
+    data = post(b"x" * 5000)
+    most = 0
+    for at in range(0, len(data), size):
+        line.connection.data_received(data[at : at + size])
+        most = max(most, len(line.connection._body))
+    line.loop.turn()
+    assert [answer.status for answer in line.answers()] == [413]
+    assert held(line) == []
+    assert most <= 100 + size
+
+
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"FFFFFFFFFFFFFFFF", 413),
+        (b"7FFFFFFFFFFFFFFF", 413),
+        (b"0000000000000000000000065", 413),
+        (b"65;name=value", 413),
+        (b"ffffff;" + b"x" * 50, 413),
+        (b"64", 0),
+        (b"00000000000000000000000000064;x", 0),
+    ],
+)
+@pytest.mark.parametrize("taken", [b"", b"abc"])
+def test_a_chunk_that_is_too_large_is_refused_when_it_is_announced(
+    said: bytes, status: int, taken: bytes, size: int
+) -> None:
+    if taken and not status:
+        said = said.replace(b"64", b"61")
+    line = Line(limits=MUCH)
+    data = chunked(*([taken] if taken else []), tail=said + b"\r\n" + b"x" * 5)
+    for at in range(0, len(data), size):
+        line.connection.data_received(data[at : at + size])
+    line.loop.turn()
+    assert [answer.status for answer in line.answers()] == ([status] if status else [])
+    assert line.refused == bool(status)
+
+
+def test_large_chunks_behind_each_other_are_counted_together() -> None:
+    line = Line(limits=MUCH).send(chunked(b"x" * 60, tail=b"29\r\n"))
+    assert [answer.status for answer in line.answers()] == [413]
+    line = Line(limits=MUCH).send(chunked(b"x" * 60, tail=b"28\r\n" + b"y" * 40 + b"\r\n0\r\nFFFFFFFF: 1\r\n\r\n"))
+    assert [answer.body for answer in line.answers()] == [b"x" * 60 + b"y" * 40]
+
+
+# ---- refused HEAD
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        b"HEAD /a\x01b HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD /caf\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD a HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD / HTTP/1.2\r\nHost: x\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 70_000,
+    ],
+)
+@pytest.mark.parametrize("before", [b"", post(b"abc")])
+def test_a_refused_head_is_answered_without_a_body(before: bytes, refused: bytes) -> None:
+    line = Line().send(before + refused)
+    answer = line.answers(*["POST"] * bool(before), "HEAD")[-1]
+    assert (answer.status in (400, 431), answer.body) == (True, b"")
+    assert int(answer.headers[b"content-length"]) > 0
+    assert line.refused
+
+
+def test_what_follows_a_head_and_has_no_method_is_answered_with_a_body() -> None:
+    line = Line().send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", b"GARBAGE\r\n\r\n")
+    assert json.loads(line.answers("HEAD", "GET")[-1].body)["error"]

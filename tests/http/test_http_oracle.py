@@ -58,7 +58,13 @@ def ours(pieces: list[bytes]) -> tuple[list[Request], bool]:
             (name, value.lower() if name == b"transfer-encoding" else value) for name, value in exchange.headers
         )
         requests.append((exchange.method, target, headers, bytes(exchange.body), keep))
-    statuses = [answer.status for answer in line.answers(*(request[0] for request in requests))]
+    methods = [request[0] for request in requests]
+    try:
+        answers = line.answers(*methods)
+    except h11.RemoteProtocolError:  # a refused HEAD, whose answer has no body either
+        assert b"HEAD " in b"".join(pieces)
+        answers = line.answers(*methods, "HEAD")
+    statuses = [answer.status for answer in answers]
     assert not [status for status in statuses if status >= 500]
     return requests, bool(statuses) and statuses[-1] >= 400
 

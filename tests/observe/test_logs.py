@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from maitred.clock import ManualClock
 from maitred.errors import TABLE, ModelFault
 from maitred.events import BatchEnded, ReplicaChanged, RequestEnded
-from maitred.observe.logs import (
+from maitred.logline import (
     MAX_CHARACTERS,
-    REPEAT_SECONDS,
-    EventLog,
     Format,
     JsonFormatter,
+    Style,
     TextFormatter,
     escaped,
-    set_up,
+    style_in_use,
 )
+from maitred.observe.logs import REPEAT_SECONDS, EventLog, set_up
 
 HOSTILE = [
     "a\nb", "a\r\nb", "a\x0bb", "a\x0cb", "a\x1cb\x1db\x1eb", "a\x85b", "a\u2028b\u2029", "\x1b[2J\x1b[31mred",
@@ -159,6 +159,19 @@ def test_python_warnings_are_lines_too(logged):
         warnings.warn("first\nsecond", stacklevel=1)
     [line] = lines()
     assert "py.warnings" in line and "first\\nsecond" in line
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_the_style_in_use_is_known_so_that_children_can_follow_it(logged, format, level):
+    logged(format, level=level, payloads=True)
+    assert style_in_use() == Style(format, level, True)
+
+
+def test_a_record_whose_arguments_do_not_fit_is_still_one_line():
+    wrong = record("")
+    wrong.msg, wrong.args = "%d pieces\n", ("many",)
+    assert json.loads(JsonFormatter().format(wrong))["message"] == "%d pieces\n (cannot be filled in: TypeError)"
 
 
 def test_taking_it_back_leaves_logging_as_it_was():

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from loops import run
 from maitred.clock import ManualClock
 from maitred.endpoint import Ticket
-from maitred.errors import DeadlinePassed, Draining, MaitredError, ModelFault, NoReplica, Quarantined
+from maitred.errors import DeadlinePassed, Draining, MaitredError, ModelFault, NoReplica, Quarantined, TooLarge
 from maitred.events import BatchEnded, Event, RequestEnded
 from maitred.messages import FOREVER, Outputs, Request, Tensor
 from maitred.model.description import Description
+from maitred.model.predictor import Traits
 from maitred.model.signature import Signature
 from maitred.pool.pool import Pool
 from maitred.pool.settings import SupervisorSettings
@@ -347,6 +348,54 @@ def test_draining_answers_what_is_here_and_refuses_what_is_new() -> None:
         await drained
         assert house.answer_of(ticket) == [1]
         assert house.copies[0].stopped
+
+    story(play)
+
+
+def test_several_killing_inputs_do_not_fail_the_model() -> None:
+    async def play() -> None:
+        house = Chaos()
+        house.pool._supervisor._settings = SupervisorSettings(max_fruitless_deaths=5, max_restart_seconds=0.0)
+        for culprit in range(6):
+            ticket = house.ask(culprit)
+            for _ in range(100):
+                if ticket.ended:
+                    break
+                await asyncio.sleep(0.0005)
+                house.welcome()
+                await turn()
+                for copy in house.serving():
+                    if copy.batches:
+                        copy.lose()
+            assert isinstance(ticket.error, Quarantined)
+        assert house.states[-1] != "failed"
+
+    story(play)
+
+
+def test_a_request_that_could_never_wait_is_refused_before_it_is_cut() -> None:
+    async def play() -> None:
+        house = House()
+        huge = Request({"x": Tensor("int64", (1 << 40, 0), b"")}, 1 << 40, "all", FOREVER)
+        ticket = house.pool.submit(huge)
+        assert isinstance(ticket.error, TooLarge)
+
+    story(play)
+
+
+def test_a_model_of_which_nothing_was_known_is_served_as_it_says() -> None:
+    async def play() -> None:
+        house = House(max_batch_rows=8)
+        traits = Traits(side_effects=True, max_batch_rows=2)
+        house.pool.description = None
+        house.pool.know(Description(name="echo", signature=ECHO.signature, traits=traits))
+        house.pool.joined(house.copies[0])  # type: ignore[arg-type]
+        tickets = [house.ask(value) for value in range(4)]
+        await turn()
+        assert [len(requests) for requests in house.copies[0].batches.values()] == [2]
+        house.copies[0].fail()
+        await turn()
+        assert [isinstance(ticket.error, ModelFault) for ticket in tickets] == [True, True, False, False], "never twice"
 
     story(play)
 

@@ -69,9 +69,10 @@ class Charge:
     def joined(self, replica: Any) -> None:
         self.serving.append(replica.id)
 
-    def left(self, replica: Any, started: frozenset[int], reason: str) -> None:
+    def left(self, replica: Any, started: frozenset[int], reason: str) -> bool:
         if replica.id in self.serving:
             self.serving.remove(replica.id)
+        return reason == "killed by an input"
 
     def leaving(self, replica: Any) -> None: ...
 
@@ -220,3 +221,17 @@ def test_stop_ends_every_copy_and_starts_no_other() -> None:
         assert len(house.copies) == 2
 
     asyncio.run(story())
+
+
+def test_deaths_that_an_input_is_to_blame_for_are_no_loop_of_crashes() -> None:
+    house = House(replicas=1, max_fruitless_deaths=3)
+    house.supervisor.start()
+    for index in range(0, 20, 2):
+        house.ready(index)
+        house.lose(index, "killed by SIGKILL")
+        house.loop.advance(1.0)
+        house.ready(index + 1)
+        house.lose(index + 1, "killed by an input")
+        house.loop.advance(1.0)
+    assert all(state != "failed" for state, _ in house.charge.states)
+    assert len(house.copies) == 21

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,12 +21,24 @@ import numpy as np
 import pytest
 
 from maitred import host
+from maitred.logline import Format
 from maitred.model.source import Source
+from maitred.observe.logs import set_up
 from maitred.replica import channel, process
 from maitred.replica.memory import Arena
 from maitred.replica.process import ProcessReplica
 from maitred.replica.replica import Cause, Listener, ReplicaSettings
-from maitred.testing.replica_models import Echo, Long, Meeting, NeverLoads, Puppet, Told
+from maitred.testing.replica_models import (
+    CannotLoad,
+    CannotWarm,
+    Echo,
+    Later,
+    Long,
+    Meeting,
+    NeverLoads,
+    Puppet,
+    Told,
+)
 from maitred.testing.replicas import PATIENCE_SECONDS, Recorder, Stage, request, until
 
 SETTINGS = ReplicaSettings(max_batch_rows=4, stop_seconds=0.5)
@@ -70,7 +84,6 @@ def alive(pid: int) -> bool:
         ("exit:7", "exited with code 7"),
         ("exit:0", "exited with code 0"),
         ("crash", "SIGSEGV"),
-        ("leave", "exited with code"),
         ("close", "closed its pipe"),
     ],
 )
@@ -194,6 +207,145 @@ def test_nonsense_kills_the_one_who_says_it(message: str, says: str) -> None:
         assert started == {batch}
 
     perform(Puppet, play)
+
+
+def test_of_one_who_scribbled_nothing_that_it_had_counts_as_untouched() -> None:
+    """It could say of itself that it had not begun, and be given to one replica after the other."""
+
+    async def play(stage: Stage) -> None:
+        batch = await stage.puppet("scribble")
+        reason, started = await stage.recorder.next("lost")
+        assert "unknown kind 255" in reason
+        assert started == {batch}
+
+    perform(Puppet, play)
+
+
+def test_a_page_of_nonsense_does_not_say_that_a_batch_was_not_begun() -> None:
+    async def play(stage: Stage) -> None:
+        in_flight = stage.replica._in_flight  # type: ignore[attr-defined]
+        batch = await stage.puppet("wait")
+        await until(lambda: in_flight.started() == {batch})
+        in_flight._started.map[:8] = b"\xff" * 8
+        stage.replica.kill("enough")
+        assert await stage.recorder.next("lost") == ("enough", {batch})
+
+    perform(Puppet, play)
+
+
+def test_low_descriptors_are_not_ours() -> None:
+    async def play(stage: Stage) -> None:
+        for word in ("litter", "nothing"):
+            arrays = await stage.answer(await stage.puppet(word))
+            assert arrays["said"].tolist() == ["done"]
+
+    perform(Puppet, play)
+
+
+def test_what_a_model_starts_holds_nothing_of_ours() -> None:
+    async def play(stage: Stage) -> None:
+        arrays = await stage.answer(await stage.puppet("held"))
+        assert arrays["said"].tolist() == ["[]"]
+
+    perform(Puppet, play)
+
+
+def test_a_copy_that_comes_back_from_predict_is_not_heard(tmp_path: Path) -> None:
+    async def play(stage: Stage) -> None:
+        arrays = await stage.answer(await stage.puppet("twice"))
+        copy = int(arrays["said"][0])
+        await until(lambda: not alive(copy))
+        arrays = await stage.answer(await stage.puppet("nothing"))
+        assert arrays["said"].tolist() == ["done"]
+
+    perform(Puppet, play)
+
+
+# ---------------------------------------------------------------------- its log
+
+FORGED = '{"level": "ERROR"}\n{"message": "forged"}\x1b[31m\u2028'
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+@pytest.mark.parametrize("model", [Puppet, Later])
+@pytest.mark.parametrize("word", ["raise", "log", "cancelled"])
+def test_a_child_logs_in_the_parents_style_and_nothing_that_callers_wrote(
+    format: Format, model: type, word: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def play(stage: Stage) -> None:
+        await stage.puppet(f"{word}:{FORGED}")
+        await stage.recorder.heard.get()
+        stage.replica.stop()
+        await stage.recorder.next("lost")
+
+    undo = set_up("info", format)
+    try:
+        perform(model, play)
+    finally:
+        undo()
+    lines = written(capfd)
+    assert lines
+    for line in lines:
+        assert line.isprintable(), line
+        if format == "json":
+            assert json.loads(line)["level"] in ("ERROR", "WARNING"), line
+        else:
+            assert re.match(r"\d{4}-\d\d-\d\dT\S+ (ERROR|WARNING) [\w.]+: ", line), line
+    if word == "log":
+        assert len(lines) == 5
+        assert sum("forged" in line for line in lines) == 2  # what its own code logs and warns of
+    else:
+        [line] = lines
+        assert "forged" not in line
+        assert "replica_models.py:" in line
+        assert " do_" in line
+
+
+@pytest.mark.parametrize("model", [CannotLoad, CannotWarm, Echo])
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_a_start_is_logged_in_lines_too(format: Format, model: type, capfd: pytest.CaptureFixture[str]) -> None:
+    async def play() -> None:
+        async with stage(model) as made:
+            made.replica.launch()
+            await made.recorder.heard.get()
+
+    undo = set_up("info", format)
+    try:
+        asyncio.run(play())
+    finally:
+        undo()
+    lines = written(capfd)
+    assert len(lines) == (model is not Echo)
+    assert all(line.startswith("{" if format == "json" else "20") for line in lines)
+    if model is CannotLoad:
+        assert "RuntimeError: the weights are not there" in lines[0]
+        assert "replica_models.py:" in lines[0]
+
+
+def test_where_a_crash_happened_is_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    async def play(stage: Stage) -> None:
+        await stage.puppet("crash")
+        await stage.recorder.next("lost")
+
+    undo = set_up("info", "json")
+    try:
+        perform(Puppet, play)
+    finally:
+        undo()
+    [line] = written(capfd)
+    found = json.loads(line)
+    assert found["message"] == "a replica's process crashed"
+    assert found["trace"].startswith("Fatal Python error: Segmentation fault > ")
+    assert "in do_crash" in found["trace"]
+
+
+def written(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    out, err = capfd.readouterr()
+    assert out == ""
+    return [line for line in err.split("\n") if line]
+
+
+# ---------------------------------------------------------------------- neighbours
 
 
 def test_a_liar_harms_no_other_replica_of_the_pool(tmp_path: Path) -> None:

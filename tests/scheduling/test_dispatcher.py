@@ -86,7 +86,7 @@ def test_nothing_is_answered_late_or_run_when_late() -> None:
     pool.on_start = started
     pool.run()
     for ticket in tickets:
-        watcher = ticket._watcher
+        watcher = ticket.watcher
         assert isinstance(watcher, Ending) and watcher.times == 1
         assert watcher.at <= ticket.request.deadline + 1e-9
         if ticket.error is not None:
@@ -190,7 +190,7 @@ def test_a_watcher_may_cancel_others_from_inside() -> None:
                 hang_up(other)
 
     for ticket in family:
-        ticket._watcher = Together()
+        ticket.watcher = Together()
         pool.submit(ticket)
     pool.run()
     assert sorted(outcome(ticket) for ticket in family) == ["cancelled"] * 4 + ["deadline_passed"]
@@ -208,7 +208,7 @@ def test_cancelling_others_while_a_replica_is_lost() -> None:
         def ended(self, ticket: Ticket) -> None:
             hang_up(second)
 
-    first._watcher = Together()
+    first.watcher = Together()
     pool.tick()
     pool.lose(1)
     pool.run()
@@ -458,7 +458,7 @@ def test_a_hundred_thousand_requests() -> None:
     pool.call_at(pool.now, arrive)
     pool.run()
     assert len(tickets) == 100_000
-    assert all(isinstance(t._watcher, Ending) and t._watcher.times == 1 for t in tickets)
+    assert all(isinstance(t.watcher, Ending) and t.watcher.times == 1 for t in tickets)
     assert sum(outcome(ticket) == "ok" for ticket in tickets) > 50_000
     assert pool.dispatcher.waiting_rows() == pool.dispatcher.running_rows() == 0
     assert all(batch.rows <= 32 for batch in pool.started)

@@ -40,7 +40,7 @@ def check_batch(pool: ManualPool, batch: Batch) -> None:
 
 
 def ending(ticket: Ticket) -> Ending:
-    watcher = ticket._watcher
+    watcher = ticket.watcher
     assert isinstance(watcher, Ending)
     return watcher
 

@@ -67,3 +67,14 @@ def test_overload_by_callers_who_state_no_deadline(run_seconds: float) -> None:
     assert answered / 4.0 / capacity >= 0.95
     assert sum(outcome(ticket) == "cancelled" for ticket in steady) <= 0.02 * len(steady)
     assert pool.dispatcher.patience.seconds == pytest.approx(1.0, rel=0.1)
+
+
+def test_few_hasty_callers_get_nobody_else_refused() -> None:
+    patience = Patience()
+    for _ in range(200):
+        patience.answered(0.01, 32)
+        patience.hung_up(0.2)
+    assert patience.seconds == FOREVER, "three in a hundred left, and nobody else had to wait as long as they did"
+    for _ in range(64):
+        patience.hung_up(0.2)
+    assert patience.seconds == pytest.approx(0.2), "now it is most of them"

@@ -68,6 +68,16 @@ class Moody(maitred.Model):
         return {"y": values}
 
 
+class Above(maitred.Model):
+    """Not row-wise: the values above zero, their sum as a scalar, and all of them."""
+
+    signature = maitred.Signature({"x": "float32[n]"}, {"above": "float32[m]", "sum": "float32[]", "all": "float32[n]"})
+
+    def predict(self, batch):
+        x = batch["x"]
+        return {"above": x[x > 0], "sum": x.sum(), "all": x}
+
+
 class Broken(maitred.Model):
     signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
 

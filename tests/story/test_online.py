@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import random
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
+import pytest
 from house import settings, standing, v2
+from pytest import LogCaptureFixture
 
 import maitred
 from loops import run
+from maitred.assemble import House
+from maitred.settings import Address, ServerSettings
 
 INFER = "/v2/models/{}/infer"
 
@@ -180,3 +186,50 @@ def test_stopping_answers_what_was_accepted(tmp_path: Path) -> None:
             assert all(not Path(f"/proc/{pid}").exists() for pid in pids), "no replica outlives the server"
 
     run(play())
+
+
+def announced(given: ServerSettings) -> tuple[int, list[str]]:
+    """The exit code of a server, and what it said of itself; it is stopped once it has told its last line."""
+    said: list[str] = []
+
+    async def live() -> int:
+        house = House(given)
+
+        def announce(line: str) -> None:
+            said.append(line)
+            if len(said) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return await house.live(announce)
+
+    return run(live()), said
+
+
+def test_a_server_without_any_model_that_loads_says_why_and_ends(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    code, said = announced(settings(tmp_path, {"broken": "Broken", "worse": "Broken"}, "inline"))
+    assert (code, len(said)) == (1, 1)
+    last = caplog.records[-1]
+    assert last.levelname == "ERROR"
+    message = last.getMessage()
+    assert "broken: " in message and "worse: " in message and "no weights here" in message and "\n" not in message
+
+
+def test_one_model_that_loads_is_served_and_its_line_is_the_only_one(tmp_path: Path) -> None:
+    code, said = announced(settings(tmp_path, {"broken": "Broken", "echo": "Echo"}, "inline"))
+    assert code == 0
+    url, line = said
+    assert url.startswith("http://127.0.0.1:")
+    assert line.startswith("curl ") and "/v2/models/echo" in line
+
+
+@pytest.mark.parametrize("setting", ["listen", "admin_listen"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b"])
+def test_an_address_that_cannot_be_listened_on_is_named(
+    tmp_path: Path, caplog: LogCaptureFixture, setting: str, host: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = Address(host, busy.getsockname()[1])
+        given = dataclasses.replace(settings(tmp_path, {"echo": "Echo"}, "inline"), **{setting: address})
+        assert announced(given) == (1, [])
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert str(address) in error and f"--{setting.replace('_', '-')} HOST:PORT" in error and "\n" not in error

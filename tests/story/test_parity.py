@@ -23,17 +23,21 @@ Rows = dict[str, Any]
 class Place:
     """A server and the embedded model beside it, for many examples."""
 
-    def __init__(self, runner: asyncio.Runner, house: Standing, embedded: maitred.Handle) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, house: Standing, embedded: maitred.Handle, above: maitred.Handle
+    ) -> None:
         self.runner = runner
         self.caller = house.caller()
         self.embedded = embedded
+        self.above = above
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with asyncio.Runner() as runner, maitred.load(f"{MODELS}:Every") as embedded:
-        house = standing(settings(tmp_path_factory.mktemp("home"), {"every": "Every"}))
-        yield Place(runner, runner.run(house.__aenter__()), embedded)
+    every, above = maitred.load(f"{MODELS}:Every"), maitred.load(f"{MODELS}:Above")
+    with asyncio.Runner() as runner, every, above:
+        house = standing(settings(tmp_path_factory.mktemp("home"), {"every": "Every", "above": "Above"}))
+        yield Place(runner, runner.run(house.__aenter__()), every, above)
         runner.run(house.__aexit__(None, None, None))
 
 
@@ -139,3 +143,26 @@ def test_every_way_of_asking_gives_the_same_bits(place: Place, rows: Rows) -> No
         for name in rows:
             assert answer[name].dtype == expected[name].dtype
             assert bits(answer[name]) == bits(expected[name]), f"{way.__name__} changed {name}"
+
+
+@given(
+    st.lists(st.integers(-9, 9), max_size=4),
+    st.lists(st.sampled_from(["above", "sum", "all"]), min_size=1, max_size=3, unique=True),
+)
+def test_a_model_without_rows_gives_the_same_in_every_way(place: Place, values: list[int], names: list[str]) -> None:
+    x = np.array(values, np.float32)
+    expected = place.above.predict(x=x, outputs=names)
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [len(values)], "data": values}]
+    body = {"inputs": inputs, "outputs": [{"name": name} for name in names]}
+    reply = place.runner.run(place.caller.ask("POST", "/v2/models/above/infer", body))
+    assert reply.status == 200, reply.body
+    outputs = reply.json()["outputs"]
+    assert [output["name"] for output in outputs] == names
+    for output in outputs:
+        array = expected[output["name"]]
+        assert (tuple(output["shape"]), output["data"]) == (array.shape, array.reshape(-1).tolist())
+    body["parameters"] = {"binary_data_output": True}
+    reply = place.runner.run(place.caller.ask("POST", "/v2/models/above/infer", body))
+    assert reply.body[int(reply.headers["inference-header-content-length"]) :] == b"".join(
+        expected[name].tobytes() for name in names
+    )

@@ -25,7 +25,7 @@ class Told(NamedTuple):
 def told(error: Exception) -> Told | None:
     """What to say about an error that was to be expected; None for a defect of ours, which shows its traceback."""
     from maitred.errors import MaitredError
-    from maitred.observe.logs import escaped
+    from maitred.logline import escaped
 
     found = _told(error)
     if isinstance(error, MaitredError):

@@ -12,8 +12,11 @@ from maitred.cli.failure import CommandFailed
 def inspect(
     path: Annotated[str, typer.Argument(metavar="PATH", help="An artifact's folder or a model file.")],
     output: Annotated[str, typer.Option("--output", "-o", metavar="text|json")] = "text",
-) -> None:
-    """Show a model's signature, digest, libraries and problems; nothing of the model runs."""
+) -> int:
+    """Show a model's signature, digest, libraries and problems; nothing of the model runs.
+
+    Exits with 1 where it would not load as things are, for another reason than that it needs trust.
+    """
     import json
 
     import msgspec
@@ -26,9 +29,10 @@ def inspect(
     found = look(Source(path))
     if output == "json":
         typer.echo(json.dumps(msgspec.to_builtins(found)))
-        return
-    for line in found.to_text().split("\n")[:-1]:
-        typer.echo(harmless(line))
+    else:
+        for line in found.to_text().split("\n")[:-1]:
+            typer.echo(harmless(line))
+    return 0 if found.sound else 1
 
 
 def harmless(line: str) -> str:

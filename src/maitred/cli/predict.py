@@ -59,10 +59,11 @@ def predict(
         try:
             table = _table(place, signature) if text is None else parsed(text, signature)
             empty = table.form == "rows" and not table.columns
-            answer = b"[]" if empty else written(_answer(handle, table), signature, table.form)
+            answer = None if empty else _answer(handle, table)
         except Malformed as error:
             raise CommandFailed(f"--input: {error.message}") from None
-    sys.stdout.buffer.write(answer + b"\n")
+    line = b"[]" if answer is None else written(answer, signature, table.form)
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -118,7 +119,7 @@ def parsed(text: bytes, signature: Signature) -> Table:
 
 
 def written(answer: dict[str, Any], signature: Signature, form: Form) -> bytes:
-    """The answer in the form of the question. Raises ModelFault where an output cannot be said in JSON."""
+    """The answer in the form of the question. Raises MaitredError where an output cannot be said in JSON."""
     from maitred.gateway.rows import Bridge, objects
 
     bridge, result = Bridge(signature), _result(answer, signature)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "maitred.yaml"
 
+_MODULE = re.compile(r"\w+(\.\w+)*:\w+")
+
 
 def serve(
     models: Annotated[
@@ -41,7 +43,7 @@ def serve(
     allow_repository_control: Annotated[
         bool, typer.Option("--allow-repository-control", help="Let the data port load and unload models.")
     ] = False,
-    home: Annotated[Path | None, typer.Option(help="[default: ~/.maitred]")] = None,
+    home: Annotated[str | None, typer.Option(metavar="DIR", help="[default: ~/.maitred]")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json. [default: text]")] = None,
 ) -> int:
@@ -110,16 +112,19 @@ def overrides(models: list[str], flags: dict[tuple[str, ...], tuple[str, object]
 def named(argument: str) -> tuple[str, str]:
     """`NAME=PATH` as both; for a bare path the name is the folder's, or the file's without its ending.
 
-    Raises CommandFailed where nothing is there, or no name can be made of it.
+    Raises CommandFailed where nothing is there, or NAME or what would be made of the path cannot be a name.
     """
+    from maitred.model.names import RULE
     from maitred.settings import NAME
 
     before, equals, after = argument.partition("=")
-    given = equals and NAME.fullmatch(before) and not os.path.exists(argument)
+    given = equals and not _is_there(argument) and (NAME.fullmatch(before) or _is_there(after))
+    if given and NAME.fullmatch(before) is None:
+        raise CommandFailed(f"{argument}: '{before}' cannot be a model's name: {RULE}")
     name, path = (before, after) if given else ("", argument)
     file, _, entry = path.rpartition(":")
     if not os.path.exists(path) and not (file and os.path.exists(file)):
-        if not re.fullmatch(r"\w+(\.\w+)*:\w+", path) or file.endswith(".py"):
+        if not _MODULE.fullmatch(path) or file.endswith(".py"):
             raise CommandFailed(f"{path}: there is no such file or folder")
         return name or entry.lower(), path
     place = Path(path if os.path.exists(path) else file).resolve()
@@ -127,3 +132,9 @@ def named(argument: str) -> tuple[str, str]:
     if NAME.fullmatch(name) is None:
         raise CommandFailed(f"{path}: '{name}' cannot be a model's name; write NAME={path}")
     return name, path
+
+
+def _is_there(path: str) -> bool:
+    """Whether a model may be meant: a file or folder that exists, with or without an entry behind it, or a module's."""
+    file, _, _ = path.rpartition(":")
+    return os.path.exists(path) or (file != "" and os.path.exists(file)) or _MODULE.fullmatch(path) is not None

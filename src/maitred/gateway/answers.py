@@ -27,38 +27,34 @@ class Form(Protocol):
     """How one route writes a result. Called while the result's arrays are valid."""
 
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
-        """Body, content type and header lines. Raises MaitredError where this caller's rows cannot be written."""
+        """Body, content type and further header lines. Raises MaitredError where these rows cannot be written."""
         ...
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One request on its way through an endpoint: answers its exchange when its ticket ends, cancels when it leaves."""
 
-    __slots__ = ("exchange", "ticket", "form", "id", "wanted", "forms")
+    exchange: Exchange | None
+    """None once there is nobody to be answered any more."""
+    ticket: Ticket
+    form: Form
+    id: str | None
+    """What the caller wants to see again in the answer."""
+    wanted: Any
+    """Names of the outputs to be answered, in order."""
+    forms: Any
+    """What else the form has to know about this call."""
 
-    def __init__(self, exchange: Exchange, form: Form, id: str | None, wanted: Any, forms: Any) -> None:
-        self.exchange: Exchange | None = exchange
-        self.ticket: Ticket | None = None
-        self.form = form
-        self.id = id
-        """What the caller wants to see again in the answer."""
-        self.wanted = wanted
-        """Names of the outputs to be answered, in order."""
-        self.forms = forms
-        """What else the form has to know about this call."""
-
-    def follow(self, ticket: Ticket) -> None:
-        """Answer when `ticket` ends, which may be now."""
-        if not ticket.ended:
-            self.ticket = ticket
+    def follow(self) -> None:
+        """Answer when the ticket ends, which may be now. To be called once, first."""
+        if not self.ticket.ended:
             self.exchange.gone = self  # type: ignore[union-attr]
-        ticket.watch(self)
+        self.ticket.watch(self)
 
     def gone(self) -> None:
         """The caller has left: nobody is to be answered any more."""
-        ticket, self.exchange, self.ticket = self.ticket, None, None
-        if ticket is not None:
-            ticket.cancel()
+        self.exchange = None
+        self.ticket.cancel()
 
     def piece(self, ticket: Ticket, chunk: Chunk) -> None:
         """Pieces belong to streamed answers; a unary call waits for the end."""
@@ -67,19 +63,25 @@ class Call:
         exchange = self.exchange
         if exchange is None:
             return
-        self.exchange = self.ticket = None  # exchange, call and ticket refer to each other: let them go without gc
+        self.exchange = ticket.watcher = None  # exchange, call and ticket refer to each other: let them go without gc
         if ticket.error is not None:
             reply_error(exchange, ticket.error)
             return
+        result: Result = ticket.result  # type: ignore[assignment]
         try:
-            body, content_type, lines = self.form.write(self, ticket.result)  # type: ignore[arg-type]
+            body, content_type, more = self.form.write(self, result)
         except MaitredError as error:
             reply_error(exchange, error)
+            return
         except Exception:
             log.exception("an answer could not be written")
             reply_error(exchange, defect())
-        else:
-            exchange.reply(200, body, content_type, lines)
+            return
+        batch = result.batch
+        rest = batch.timing or _timing_of(batch)
+        step = int(result.queue_seconds * 1e5)
+        lines = (_STEPS[step] if step < _MOST_STEPS else b"Server-Timing: queue;dur=%.2f, " % (step / 100)) + rest
+        exchange.reply(200, body, content_type, lines + more)
 
 
 def reply_json(exchange: Exchange, value: Any, status: int = 200, extra: bytes = b"") -> None:
@@ -131,23 +133,13 @@ def _clean(text: str) -> str:
 
 # ---------------------------------------------------------------- Server-Timing
 
-_STEPS: Final = tuple(b"Server-Timing: queue;dur=%.2f, " % (step / 100) for step in range(4000))
+_MOST_STEPS: Final = 4000
+_STEPS: Final = tuple(b"Server-Timing: queue;dur=%.2f, " % (step / 100) for step in range(_MOST_STEPS))
 """The header's beginning for waits below 40 ms, by hundredths of a millisecond: looking up is cheaper."""
 
 
-def timing(result: Result) -> bytes:
-    """The header line `Server-Timing: queue;dur=…, batch;dur=…, model;dur=…` of this very request, in milliseconds."""
-    batch = result.batch
-    rest = batch.memo.get("timing")
-    if rest is None:
-        rest = _timing_of(batch)
-    try:
-        return _STEPS[int(result.queue_seconds * 1e5)] + rest
-    except (IndexError, ValueError, OverflowError):
-        return b"Server-Timing: queue;dur=%.2f, " % (result.queue_seconds * 1e3) + rest
-
-
 def _timing_of(batch: Outputs) -> bytes:
+    """The part of `Server-Timing: queue;dur=…, batch;dur=…, model;dur=…` (in milliseconds) that a batch shares."""
     line = b"batch;dur=%.3f, model;dur=%.3f\r\n" % (batch.batch_seconds * 1e3, batch.model_seconds * 1e3)
-    batch.memo["timing"] = line
+    batch.timing = line
     return line

@@ -106,6 +106,8 @@ def _versioned(name: str, rest: list[str]) -> tuple[str, str | None, list[str]]:
 
 def _known(asked: Asked, actions: tuple[str, ...]) -> Asked:
     action = asked.action
+    if not asked.model:
+        raise Unknown("the path names no model; GET /v2/models lists the models that are served")
     if ":" in asked.model:
         action = asked.model.partition(":")[2]
     elif action in actions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -22,8 +23,8 @@ from maitred.http.exchange import JSON, Application, Exchange
 from maitred.messages import BACKGROUND, FOREVER, NORMAL, Request, Tensor
 from maitred.model.signature import Signature
 from maitred.wire import binary
-from maitred.wire.coerce import checked_shape, from_json, from_raw
-from maitred.wire.json import Envelope, InputEntry, Reader, decode, shown
+from maitred.wire.coerce import NOT_FLAT, checked_shape, from_json, from_raw, json_kind, packer
+from maitred.wire.json import FLAT_KEYS, Body, Envelope, InputEntry, Reader, decode, flat_decoder, shown
 
 Handler = Callable[[Exchange], None]
 Route = dict[str, Handler]
@@ -34,9 +35,9 @@ ANY: Final = "*"
 MAX_ROUTES: Final = 1024
 MAX_SHAPES: Final = 4096
 
-NO_ENTRY: Final = InputEntry("", "", (-1,))
-UNKNOWN: Final[tuple[Any, ...]] = (None,) * 7
-"""An input's name, datatype, dtype, nullable and nan; a request's rows and group."""
+CLOSELY: Final = 15
+"""Requests that are read closely after one that had to be, before the short way is tried again."""
+_TENANT: Final = ANONYMOUS.tenant
 
 _read_load: Final = Reader(dict[str, Any])
 
@@ -55,6 +56,9 @@ class Rest:
     """Every route of the data port; what is not V2, V1 or plain prediction goes `aside`. An `Application`."""
 
     __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_generation")
+
+    watched = WATCHED
+    """Headers that mean something to a route here; what goes `aside` may look at all of them."""
 
     def __init__(
         self,
@@ -77,12 +81,14 @@ class Rest:
         """Answer, now or when the model has; never raises."""
         handler = None
         try:
-            route = self._routes.get(exchange.path)
-            if route is None or self._generation != self._router.generation:
-                route = self._find(exchange.path)
-            handler = route.get(exchange.method)
-            if handler is None:
-                handler = _other_method(exchange.method, route)
+            if self._generation != self._router.generation:
+                self._routes.clear()
+                self._generation = self._router.generation
+            try:
+                handler = self._routes[exchange.path][exchange.method]
+            except KeyError:
+                route = self._routes.get(exchange.path) or self._find(exchange.path)
+                handler = route.get(exchange.method) or _other_method(exchange.method, route)
             handler(exchange)
         except MaitredError as error:
             self._refuse(exchange, handler, error)
@@ -91,16 +97,16 @@ class Rest:
             self._refuse(exchange, handler, defect())
 
     def _refuse(self, exchange: Exchange, handler: Handler | None, error: MaitredError) -> None:
-        served = handler.served if isinstance(handler, (Infer, Prediction)) else None
+        owner = getattr(handler, "__self__", None)
+        served = owner.served if isinstance(owner, (Infer, Prediction)) else None
         name, version = ("", "") if served is None else (served.name, served.version)
         self._listener(RequestEnded(name, version, error.code, 0.0))
         reply_error(exchange, error)
 
     def _find(self, path: bytes) -> Route:
         """The route of a path, kept where it leads to a model. Raises Unknown or Malformed."""
-        if self._generation != self._router.generation:
-            self._routes.clear()
-            self._generation = self._router.generation
+        if path == b"*":
+            return {"OPTIONS": _allowing("GET, HEAD, POST, OPTIONS")}
         asked = parse(path)
         if asked is None:
             return {ANY: self._site}
@@ -117,11 +123,11 @@ class Rest:
         seconds = self._settings.deadline_of(served.name)
         match asked.protocol, asked.action:
             case "v2", "infer":
-                return {"POST": Infer(served, seconds)}
+                return {"POST": Infer(served, seconds).answer}
             case "v1", "predict":
-                return {"POST": Predict(served, seconds)}
+                return {"POST": Predict(served, seconds).answer}
             case "predict", _:
-                return {"POST": Plain(served, seconds)}
+                return {"POST": Plain(served, seconds).answer}
             case "v2", "ready":
                 return {"GET": lambda exchange: _reply_ready(exchange, *metadata.readiness(served))}
             case "v2", "config":
@@ -169,18 +175,28 @@ class Rest:
 
 
 def _other_method(method: str, route: Route) -> Handler:
-    """What answers a method that the route does not name: HEAD is GET without its body, others get a 405."""
+    """What answers a method that the route does not name: HEAD is GET without its body, OPTIONS tells the methods,
+    others get a 405."""
     if ANY in route:
         return route[ANY]
     if method == "HEAD" and "GET" in route:
         return route["GET"]
-    allowed = ", ".join([*route, "HEAD"] if "GET" in route else route)
+    taken = ", ".join([*route, "HEAD"] if "GET" in route else route)
+    allowed = taken if "OPTIONS" in route else f"{taken}, OPTIONS"
+    if method == "OPTIONS":
+        return _allowing(allowed)
 
     def refuse(exchange: Exchange) -> None:
-        message = f"this route takes {allowed}, not {shown(method)}"
+        message = f"this route takes {taken}, not {shown(method)}"
         reply_json(exchange, {"error": message}, 405, b"Allow: %s\r\n" % allowed.encode())
 
     return refuse
+
+
+def _allowing(methods: str) -> Handler:
+    """Answers OPTIONS."""
+    line = b"Allow: %s\r\n" % methods.encode()
+    return lambda exchange: exchange.reply(204, b"", JSON, line)
 
 
 def _reply_ready(exchange: Exchange, ready: bool, why: str) -> None:
@@ -198,7 +214,7 @@ class Infer:
 
     __slots__ = (
         "served", "_seconds", "_description", "_signature", "_kinds", "_per_row", "_writer", "_all", "_wanted",
-        "_shapes", "_alone", "_known",
+        "_shapes", "_read_flat", "_not_flat", "_known",
     )  # fmt: skip
 
     def __init__(self, served: Served, deadline_seconds: float) -> None:
@@ -221,59 +237,90 @@ class Infer:
         self._wanted: dict[tuple[str, ...], Wanted] = {}
         self._shapes: set[tuple[int, ...]] = set()
         only = next(iter(signature.inputs.values()))
-        self._alone = (
-            len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared
-        )
-        """Whether the check of a request looks at nothing but the shape of its one input."""
+        self._read_flat: Callable[[Any], Any] | None = None
+        """Reads the usual request, where a check looks at nothing but the shape of the one input there is."""
+        if len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared:
+            self._read_flat = flat_decoder(json_kind(only.dtype))
+        self._not_flat = 0
+        """How many requests to read closely at once, for lately one was not what `_read_flat` takes."""
         self._known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        """What is sure of requests with one input of this shape, where `_alone`: as UNKNOWN lists it."""
+        """What is sure of requests with one input of this shape, where `_read_flat` is there: name, datatype, dtype,
+        packer and count, and the request's rows and group."""
 
-    def __call__(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
         served = self.served
         if served.description is not self._description:
             self._compile()
-        heads = NO_HEADS
-        for name, value in exchange.headers:
-            if name in WATCHED and value != JSON:
-                heads = read_heads(exchange.headers)
-                break
+        heads = read_heads(exchange.headers) if exchange.watched else NO_HEADS
         body = exchange.body
+        tensors = None
+        if self._read_flat is not None and not self._not_flat and heads.json_length is None:
+            # What was checked once need not be checked again: this is nearly every request of a small model. The short
+            # way is part of this function, and repeats what `decode` and `from_json` do, for the sake of the budget.
+            try:
+                envelope = self._read_flat(body)
+                entry = envelope.inputs[0]
+                shape = entry.shape
+                name, datatype, dtype, pack, count, rows, group = self._known[shape]
+                id = envelope.id
+                if (
+                    body.count(b":") - (id is not None) == FLAT_KEYS
+                    and entry.name == name and entry.datatype == datatype and len(entry.data) == count
+                ):  # fmt: skip
+                    tensors = {name: Tensor(dtype, shape, pack(*entry.data))}
+            except (KeyError, *NOT_FLAT):
+                pass
+        if tensors is None:
+            envelope, tensors, rows, group = self._read_closely(body, heads)
+            id = envelope.id
         received = exchange.received_at
-        if heads.json_length is not None:
-            head, rest = binary.split(body, heads.json_length)
-            envelope = decode(head)
-            tensors, rows, group = self._check(envelope, self._binary_tensors(envelope, rest))
-        else:
-            envelope = decode(body)
-            inputs = envelope.inputs
-            entry = inputs[0] if len(inputs) == 1 else NO_ENTRY
-            shape = entry.shape
-            name, datatype, dtype, nullable, nan, rows, group = self._known.get(shape, UNKNOWN)
-            if entry.name == name and entry.datatype == datatype and entry.parameters is None and entry.data:
-                # What was checked once need not be checked again: this is nearly every request of a small model.
-                tensors = {name: from_json(name, dtype, shape, entry.data, nullable, nan)}
-            else:
-                tensors, rows, group = self._check(envelope, self._tensors(envelope))
-        id = envelope.id
         request = Request(
-            tensors, rows, group, received + self._seconds, NORMAL, ANONYMOUS.tenant, id or "", heads.trace, "", None,
-            None, len(body), received,
+            tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or "", heads.trace, "", None, None,
+            len(body), received,
         )  # fmt: skip
         wanted, forms = self._all, None
         if heads is not NO_HEADS or envelope.parameters is not None or envelope.outputs is not None:
             wanted, forms = self._unusual(request, envelope, heads)
         if id is not None and (len(id) > MAX_TEXT or "\0" in id):
             check_id(id)
-        Call(exchange, self._writer, id, wanted, forms).follow(served.endpoint.submit(request))
+        ticket = served.endpoint.submit(request)
+        call = Call(exchange, ticket, self._writer, id, wanted, forms)
+        if ticket.ended or ticket.watcher is not None:
+            call.follow()
+        else:  # what that does, without the calls
+            exchange.gone = ticket.watcher = call
 
-    def _check(self, envelope: Envelope, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], int, Any]:
-        """Inputs, rows and group of a payload that fits the signature. Raises Malformed."""
+    def _read_closely(self, body: Body, heads: Heads) -> tuple[Envelope, dict[str, Tensor], int, Any]:
+        """The envelope of any request, and the inputs, rows and group of its payload. Raises Malformed."""
+        if heads.json_length is not None:
+            head, rest = binary.split(body, heads.json_length)
+            envelope = decode(head)
+            tensors = self._binary_tensors(envelope, rest)
+        else:
+            envelope = decode(body)
+            tensors = self._tensors(envelope)
         checked = self._signature.check(tensors)
-        if self._alone and tensors and len(self._known) < MAX_SHAPES:
+        if self._not_flat:
+            self._not_flat -= 1
+        elif self._read_flat is not None and heads.json_length is None and len(self._known) < MAX_SHAPES:
             entry = envelope.inputs[0]
-            self._known[entry.shape] = entry.name, *self._kinds[entry.name], checked.rows, checked.group
-        return checked.inputs, checked.rows, checked.group
+            shape = entry.shape
+            if shape in self._known:
+                self._not_flat = CLOSELY
+            else:
+                kind = self._kinds[entry.name]
+                count = math.prod(shape)
+                self._known[shape] = (
+                    entry.name,
+                    kind[0],
+                    kind[1],
+                    packer(kind[1], count),
+                    count,
+                    checked.rows,
+                    checked.group,
+                )
+        return envelope, checked.inputs, checked.rows, checked.group
 
     def _tensors(self, envelope: Envelope) -> dict[str, Tensor]:
         """The inputs of a JSON request. Raises Malformed naming the input."""

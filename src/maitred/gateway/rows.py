@@ -12,8 +12,8 @@ from maitred.deployment.router import Served
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call, Form
 from maitred.gateway.chain import ANONYMOUS
-from maitred.gateway.terms import NO_HEADS, WATCHED, read_heads
-from maitred.http.exchange import JSON, Exchange
+from maitred.gateway.terms import NO_HEADS, read_heads
+from maitred.http.exchange import Exchange
 from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import from_json, rows_json, unprintable
@@ -90,7 +90,7 @@ class Bridge:
     # ------------------------------------------------------------ results
 
     def row_values(self, name: str, result: Result) -> list[bytes]:
-        """The value of each of this caller's rows of an output, as JSON. Raises ModelFault naming the output."""
+        """The value of each of this caller's rows of an output, as JSON. Raises MaitredError naming the output."""
         memo = result.batch.memo
         key = f"rows {name}"
         values = memo.get(key)
@@ -184,11 +184,7 @@ class Prediction:
 
     def submit(self, exchange: Exchange, tensors: dict[str, Tensor], form: Form, how: Any) -> None:
         """Have the model answer in `form`, which finds `how` as the call's `forms`. Raises MaitredError."""
-        heads = NO_HEADS
-        for name, value in exchange.headers:
-            if name in WATCHED and value != JSON:
-                heads = read_heads(exchange.headers)
-                break
+        heads = read_heads(exchange.headers) if exchange.watched else NO_HEADS
         checked = self.bridge.signature.check(tensors)
         received = exchange.received_at
         seconds = self._seconds if heads.timeout_seconds == FOREVER else heads.timeout_seconds
@@ -196,4 +192,4 @@ class Prediction:
             checked.inputs, checked.rows, checked.group, received + seconds, NORMAL, ANONYMOUS.tenant,
             heads.request_id, heads.trace, "", None, None, len(exchange.body), received,
         )  # fmt: skip
-        Call(exchange, form, None, self.bridge, how).follow(self.served.endpoint.submit(request))
+        Call(exchange, self.served.endpoint.submit(request), form, None, self.bridge, how).follow()

@@ -78,6 +78,8 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 async def _refused(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else None
+    if status == 405 and request.method == "OPTIONS" and headers:
+        return Response(status_code=204, headers={"Allow": f"{headers['Allow']}, OPTIONS"})
     if status == 404:
         return _error(404, "there is no such route; /docs lists the routes of this server")
     message = "this route does not take that method" if status == 405 else "the request was refused"

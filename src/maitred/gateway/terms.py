@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from maitred.errors import Malformed, UnsupportedMedia
+from maitred.http.exchange import JSON
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL
 from maitred.wire.binary import HEADER
 from maitred.wire.json import shown
@@ -46,13 +47,15 @@ NO_HEADS: Final = Heads()
 
 def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
     """Raises Malformed for a deadline that is none, UnsupportedMedia for a body that is not JSON or binary tensors."""
+    if not any(name in WATCHED and value != JSON for name, value in headers):
+        return NO_HEADS
     heads = Heads()
-    media = b""
+    media: list[bytes] = []
     for name, value in headers:
         if name not in WATCHED:
             continue
         if name == b"content-type":
-            media = value
+            media.append(value)
         elif name == b"inference-header-content-length":
             if heads.json_length is not None and heads.json_length != value:
                 raise Malformed(f"{HEADER} was sent twice with different values")
@@ -68,8 +71,8 @@ def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
                 heads.trace = value.decode()
         else:
             heads.request_id = value[:128].decode("latin-1")
-    if media:
-        check_media(media, heads.json_length is not None)
+    for value in media:
+        check_media(value, heads.json_length is not None)
     return heads
 
 
@@ -88,9 +91,9 @@ def check_media(media: bytes, binary: bool) -> None:
     text = media.decode("latin-1")
     match = _MEDIA.fullmatch(text)
     kind = match[1].lower() if match else ""
-    charset = _CHARSET.search(match[2]) if match else None
-    if charset is not None and charset[1].lower() not in _UTF8:
-        raise UnsupportedMedia(f"charset {shown(charset[1])} is not spoken here; send UTF-8")
+    for charset in _CHARSET.findall(match[2]) if match else ():
+        if charset.lower() not in _UTF8:
+            raise UnsupportedMedia(f"charset {shown(charset)} is not spoken here; send UTF-8")
     if kind == "application/json":
         return
     if kind != "application/octet-stream":

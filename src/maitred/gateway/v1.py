@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from maitred.errors import Malformed
-from maitred.gateway.answers import Call, timing
+from maitred.gateway.answers import Call
 from maitred.gateway.rows import Bridge, Prediction, objects, read_object, read_rows
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
@@ -25,7 +25,7 @@ class Predict(Prediction):
 
     __slots__ = ()
 
-    def __call__(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
         self.refresh()
         body = exchange.body
@@ -74,4 +74,4 @@ class Predict(Prediction):
         else:
             columns = [bridge.row_values(name, result) for name in names]
             predictions = b"[%b]" % b",".join(columns[0] if len(names) == 1 else objects(names, columns))
-        return b'{"predictions":%b}' % predictions, JSON, timing(result)
+        return b'{"predictions":%b}' % predictions, JSON, b""

@@ -9,7 +9,7 @@ import msgspec
 import orjson
 
 from maitred.errors import Malformed
-from maitred.gateway.answers import OCTETS, Call, timing
+from maitred.gateway.answers import OCTETS, Call
 from maitred.gateway.classes import check_classes, classes
 from maitred.http.exchange import JSON
 from maitred.messages import Outputs, Result, Tensor
@@ -22,12 +22,15 @@ from maitred.wire.json import OutputEntry
 class OutputPlan:
     """How one output of one model is written."""
 
-    __slots__ = ("name", "spec", "key", "head", "row_wise")
+    __slots__ = ("name", "spec", "key", "prefix", "head", "row_wise")
 
-    def __init__(self, spec: TensorSpec, row_wise: bool) -> None:
+    def __init__(self, spec: TensorSpec, row_wise: bool, prefix: bytes) -> None:
         self.name = spec.name
         self.spec = spec
-        self.key = f"v2 {spec.name}"
+        self.key = f"v2 {spec.name} {prefix.decode()}"
+        """Names its text in a batch's memo."""
+        self.prefix = prefix
+        """What an answer begins with."""
         self.head = b'{"name":%s,"datatype":"%s","shape":[' % (orjson.dumps(spec.name), spec.datatype.encode())
         self.row_wise = row_wise
 
@@ -47,11 +50,13 @@ class Text(msgspec.Struct, gc=False):
     middle: bytes
     """From there to the elements."""
     one: bytes
-    """The same for a single row, whole."""
+    """From the answer's beginning to the elements, for a single row of a single output."""
 
 
 _NUMBERS: Final = tuple(b"%d" % number for number in range(1025))
 _END: Final = b"]}]}"
+_END_BEFORE_ID: Final = b']}],"id":'
+_dumps: Final = orjson.dumps
 
 
 class Writer:
@@ -61,7 +66,9 @@ class Writer:
 
     def __init__(self, name: str, version: str, signature: Signature) -> None:
         self._prefix = b'{"model_name":%s,"model_version":%s,"outputs":[' % (orjson.dumps(name), orjson.dumps(version))
-        self._plans = {spec.name: OutputPlan(spec, signature.row_wise) for spec in signature.outputs.values()}
+        self._plans = {
+            spec.name: OutputPlan(spec, signature.row_wise, self._prefix) for spec in signature.outputs.values()
+        }
 
     def wanted(self, names: Sequence[str]) -> Wanted:
         """Plans of outputs that the signature has."""
@@ -77,28 +84,27 @@ class Writer:
         return None if all(form == (False, None) for form in forms) else forms
 
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
-        wanted: Wanted = call.wanted
         if call.forms is not None:
             return self._write_forms(call, result)
+        wanted: Wanted = call.wanted
         id = call.id
-        end = _END if id is None else b']}],"id":' + orjson.dumps(id) + b"}"
         batch = result.batch
         start = result.start
-        count = result.stop - start
-        if count == 1 and len(wanted) == 1:
+        if result.stop - start == 1 and len(wanted) == 1 and wanted[0].row_wise:
             plan = wanted[0]
             text = batch.memo.get(plan.key) or text_of(plan, batch)
             row = text.rows[start]
             if row is None:
                 raise unprintable(batch.tensors[plan.name], plan.spec.nan, plan.name)
-            body = self._prefix + text.one + row + end if id is None else b"".join((self._prefix, text.one, row, end))
-            return body, JSON, timing(result)
+            if id is None:
+                return text.one + row + _END, JSON, b""
+            return b"".join((text.one, row, _END_BEFORE_ID, _dumps(id), b"}")), JSON, b""
         pieces = [self._prefix]
         for plan in wanted:
             pieces += json_pieces(plan, result)
             pieces.append(b"]},")
-        pieces[-1] = end
-        return b"".join(pieces), JSON, timing(result)
+        pieces[-1] = _END if id is None else _END_BEFORE_ID + _dumps(id) + b"}"
+        return b"".join(pieces), JSON, b""
 
     def _write_forms(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
         """As `write`, where not every output is plain JSON: in the wanted order, raw bytes after the JSON."""
@@ -121,7 +127,7 @@ class Writer:
                 pieces.append(b'"data":%b},' % orjson.dumps([text.decode() for text in tensor.data]))
         pieces[-1] = pieces[-1][:-1] + (b"]}" if call.id is None else b'],"id":%b}' % orjson.dumps(call.id))
         body, line = binary.join(b"".join(pieces), blobs)
-        return body, OCTETS if line else JSON, timing(result) + line
+        return body, OCTETS if line else JSON, line
 
 
 def _description(plan: OutputPlan, tensor: Tensor) -> tuple[bytes, bytes, bytes]:
@@ -147,7 +153,7 @@ def own_rows(plan: OutputPlan, result: Result) -> Tensor:
 
 
 def json_pieces(plan: OutputPlan, result: Result) -> tuple[bytes, ...]:
-    """An output as JSON, up to the last element. Raises ModelFault where this caller's rows hold what JSON cannot."""
+    """An output as JSON, up to the last element. Raises MaitredError where this caller's rows hold what JSON cannot."""
     tensor = result.batch.tensors[plan.name]
     if not plan.row_wise:
         flat = Tensor(tensor.dtype, (1, *tensor.shape), tensor.data)
@@ -161,7 +167,9 @@ def json_pieces(plan: OutputPlan, result: Result) -> tuple[bytes, ...]:
 
 
 def joined(rows: list[bytes | None], plan: OutputPlan, tensor: Tensor) -> bytes:
-    """The elements of several rows. Raises ModelFault where one of them has no JSON."""
+    """The elements of several rows. Raises MaitredError where one of them has no JSON."""
+    if rows and rows[0] == b"":
+        return b""  # rows without elements need no commas between them
     try:
         return b",".join(rows)  # type: ignore[arg-type]
     except TypeError:
@@ -171,7 +179,7 @@ def joined(rows: list[bytes | None], plan: OutputPlan, tensor: Tensor) -> bytes:
 def text_of(plan: OutputPlan, batch: Outputs) -> Text:
     """The JSON of an output of a batch of a row-wise model, kept in the batch's memo."""
     tensor = batch.tensors[plan.name]
-    middle = b'%b],"data":[' % b"".join(b",%d" % size for size in tensor.shape[1:])
-    text = Text(rows_json(tensor, plan.spec.nan), plan.head, middle, plan.head + b"1" + middle)
+    middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
+    text = Text(rows_json(tensor, plan.spec.nan), plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text

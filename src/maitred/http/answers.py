@@ -45,18 +45,17 @@ class OneExchange(Exchange, eq=False, weakref=False):
     """`write` has returned False since the last `on_drain`."""
 
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
+        answers = self.answers
+        if self.plain and not (self.phase or answers.entangled) and status == 200 and content_type is JSON:
+            port = answers.port
+            head = port.json_ok.get(len(body)) or port.json_head(len(body))
+            if head is not None:
+                self.phase = DONE
+                answers.queue.clear()
+                answers.transport.write(_join((head, extra, b"\r\n", body)))
+                return
         if self.phase:
             self._late("reply")
-            return
-        answers = self.answers
-        port = answers.port
-        size = len(body)
-        if self.plain and not answers.entangled and status == 200 and size < port.plain_below and content_type == JSON:
-            self.phase = DONE
-            self.gone = None
-            answers.queue.clear()
-            head = port.json_ok.get(size) or port.json_head(size)
-            answers.transport.write(_join((head, extra, b"\r\n", body)))
             return
         self.gone = self.on_drain = None
         answers.send(self, status, bytes(body), content_type, extra)

@@ -33,8 +33,8 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     path: bytes
     """As sent, before `?`; not unescaped."""
     query: bytes
-    headers: list[tuple[bytes, bytes]]
-    """Names in lower case."""
+    head: list[Any]
+    """The headers as `headers` gives them, or lines `Name: value` that nobody has looked at yet."""
     body: bytes | bytearray
     """Complete, and inflated."""
     received_at: float
@@ -43,6 +43,16 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     """Set by the application: a `Gone`, called once if the caller leaves before the answer is complete."""
     on_drain: Callable[[], None] | None = None
     """Set by the application: called when `write` had returned False and there is room again."""
+    watched: bool = True
+    """False: none of the headers that the application watches is there, nor a Content-Type but application/json."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Names in lower case."""
+        head = self.head
+        if head and type(head[0]) is bytes:
+            self.head = head = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in head)]
+        return head
 
     def header(self, name: bytes) -> bytes | None:
         """Value of the first header called `name` (lower case)."""
@@ -73,7 +83,11 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
 
 
 class Application(Protocol):
-    """Called once per request, with its whole body; answers now or later. What it raises becomes a 500."""
+    """Called once per request, with its whole body; answers now or later. What it raises becomes a 500.
+
+    An application that reads few headers may have an attribute `watched`, the collection of their lower-case names:
+    most exchanges then come with `watched` False, so that it need not look.
+    """
 
     def exchange(self, exchange: Exchange) -> None: ...
 

@@ -7,6 +7,7 @@ head with any other line is the parser's: knowing less costs time, never correct
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from maitred.http.coding import ANYTHING, Choice, choose
@@ -26,6 +27,9 @@ _HOST: Final = 1
 _LENGTH: Final = 1 << 6
 _ACCEPT: Final = 1 << 12
 _CHOICE_SHIFT: Final = 18
+_WATCHED: Final = 1 << 26
+UNWATCHED: Final = ~(63 * _WATCHED)
+"""What of a sum of weights does not count the headers that the application watches."""
 LENGTH_SHIFT: Final = 32
 """Above this bit a weight is a Content-Length."""
 
@@ -41,99 +45,98 @@ PLAIN: Final[dict[int, Choice]] = {
         *((_ACCEPT + (number << _CHOICE_SHIFT), choice) for number, choice in enumerate(_CHOICES)),
     ]
 }
-"""Sums of weights (without the length) that are the head of a plain request."""
+"""Sums of weights (without the length) that are the head of a plain request with no watched header."""
 
 _MEANINGFUL: Final = frozenset(
     (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"connection", b"proxy-connection")
 )
+_BY_VALUE: Final = frozenset((b"host", b"content-length", b"accept-encoding", b"connection", b"content-type"))
+"""Headers whose weight depends on their value."""
+_JSON: Final = b"application/json"
 _NAME: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-_VISIBLE: Final = bytes(range(0x21, 0x7F))
-_VALUE: Final = b" " + _VISIBLE
 _HOST_NAME: Final = _NAME + b".:[]"
 _DIGITS: Final = b"0123456789"
+_PRINTED: Final = bytes(code if 0x20 < code < 0x7F else 0x20 for code in range(256))
+"""Changes what may not be in a value: so it may be kept as a table, which makes the check cheap."""
 
 
 class Unusual(Exception):
     """A line for the parser."""
 
 
-class _Pairs(dict[bytes, tuple[bytes, bytes]]):
-    """Header line -> lower-case name and value. Looking up an unknown line checks it; raises Unusual."""
+class Weights(dict[bytes, int]):
+    """Header line -> weight. Looking up an unknown line checks it; raises Unusual."""
 
-    __slots__ = ("_weights", "_values", "_body_bytes")
+    __slots__ = ("_varying", "_values", "_watched", "_body_bytes")
 
-    def __init__(self, weights: _Weights, body_bytes: int) -> None:
-        self._weights = weights
+    def __init__(self, watched: Collection[bytes], body_bytes: int) -> None:
+        self._watched = watched
         self._body_bytes = body_bytes
+        self._varying: dict[bytes, int] = {}
+        """Names, as they were spelled, of headers that vary: what each weighs."""
         self._values: dict[bytes, int] = {}
+        """How many lines are kept, by lower-case name."""
 
-    def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
-        name, colon, value = line.partition(b": ")
-        if not colon or not name or name.translate(None, _NAME) or value.translate(None, _VALUE):
+    def __missing__(self, line: bytes) -> int:
+        name, _, value = line.partition(b": ")
+        weight = self._varying.get(name)
+        if weight is not None and (value.isalnum() or (value and value.translate(_PRINTED).strip() == value)):
+            return weight
+        return self._look(line, name, value)
+
+    def _look(self, line: bytes, spelled: bytes, value: bytes) -> int:
+        if not spelled or spelled.translate(None, _NAME) or not value or value.translate(_PRINTED).strip() != value:
             raise Unusual
-        if not value or value[0] == 0x20 or value[-1] == 0x20:
-            raise Unusual
-        name = name.lower()
-        pair = (name, value)
-        weight = _weigh(name, value, self._body_bytes)
+        name = spelled.lower()
+        weight = self._weigh(name, value)
         seen = self._values.get(name, 0)
-        if weight == 0 and (seen >= _VALUES or len(line) > _LINE_BYTES):
-            return pair
-        if len(self) >= _LINES or len(line) > _LINE_BYTES:
-            if weight:
+        place = len(self) < _LINES and len(line) <= _LINE_BYTES
+        if name in _BY_VALUE:
+            if not place and weight:
                 raise Unusual  # its weight has no place
-            return pair
-        self._values[name] = seen + 1
-        self._weights[line] = weight
-        self[line] = pair
-        return pair
+        elif seen >= _VALUES:
+            if len(self._varying) < _LINES:
+                self._varying[spelled] = weight
+            return weight
+        if place:
+            self._values[name] = seen + 1
+            self[line] = weight
+        return weight
+
+    def _weigh(self, name: bytes, value: bytes) -> int:
+        """The weight of a header; raises Unusual where the parser must look."""
+        if name == b"host":
+            if value.translate(None, _HOST_NAME):
+                raise Unusual
+            return _HOST
+        if name == b"content-length":
+            if value.translate(None, _DIGITS) or len(value) > 9 or int(value) > self._body_bytes:
+                raise Unusual
+            return _LENGTH + (int(value) << LENGTH_SHIFT)
+        if name == b"accept-encoding":
+            choice = choose(value)
+            if choice not in _CHOICES:
+                raise Unusual
+            return _ACCEPT + (_CHOICES.index(choice) << _CHOICE_SHIFT)
+        if name in _MEANINGFUL and (name != b"connection" or value.lower() != b"keep-alive"):
+            raise Unusual
+        return _WATCHED if name in self._watched and (name != b"content-type" or value != _JSON) else 0
 
     def forget(self) -> None:
         self.clear()
-        self._weights.clear()
+        self._varying.clear()
         self._values.clear()
-
-
-class _Weights(dict[bytes, int]):
-    """Header line -> weight. A line that `_Pairs` has checked and not kept weighs nothing."""
-
-    __slots__ = ()
-
-    def __missing__(self, line: bytes) -> int:
-        return 0
-
-
-def _weigh(name: bytes, value: bytes, body_bytes: int) -> int:
-    """The weight of a header; raises Unusual where the parser must look."""
-    if name == b"host":
-        if value.translate(None, _HOST_NAME):
-            raise Unusual
-        return _HOST
-    if name == b"content-length":
-        if value.translate(None, _DIGITS) or len(value) > 9 or int(value) > body_bytes:
-            raise Unusual
-        return _LENGTH + (int(value) << LENGTH_SHIFT)
-    if name == b"accept-encoding":
-        choice = choose(value)
-        if choice not in _CHOICES:
-            raise Unusual
-        return _ACCEPT + (_CHOICES.index(choice) << _CHOICE_SHIFT)
-    if name == b"connection" and value.lower() == b"keep-alive":
-        return 0
-    if name in _MEANINGFUL:
-        raise Unusual
-    return 0
 
 
 class Heads:
     """What one port knows. Bounded; cleared when it is full, between requests."""
 
-    __slots__ = ("request_lines", "pairs", "weights")
+    __slots__ = ("request_lines", "weights")
 
-    def __init__(self, body_bytes: int) -> None:
+    def __init__(self, body_bytes: int, watched: Collection[bytes] = ()) -> None:
+        """`watched`: lower-case names of the headers that the application wants to look at."""
         self.request_lines: dict[bytes, RequestLine] = {}
-        self.weights = _Weights()
-        self.pairs = _Pairs(self.weights, body_bytes)
+        self.weights = Weights(watched, body_bytes)
 
     def learn(self, line: bytes, parsed: RequestLine) -> None:
         """Remember a request line that the parser has accepted."""
@@ -147,5 +150,5 @@ class Heads:
         """Forget all if there is no place for more. Not to be called while a head is being looked up."""
         if len(self.request_lines) >= _LINES:
             self.request_lines.clear()
-        if len(self.pairs) >= _LINES:
-            self.pairs.forget()
+        if len(self.weights) >= _LINES:
+            self.weights.forget()

@@ -65,7 +65,7 @@ Head = tuple[int, bool, bytes | None, bytes | None, bool]
 """Length of the body or CHUNKED; expects 100-continue; Content-Encoding; Accept-Encoding; has an Upgrade header."""
 
 _DIGITS: Final = 20
-"""Of a Content-Length: more than that is too much anyway."""
+"""Of a Content-Length, after its leading zeros: more than that is too much anyway."""
 _BAD_HOST: Final = re.compile(rb"[^A-Za-z0-9._~!$&'()*+;=%:\[\]-]")
 
 
@@ -87,7 +87,7 @@ def check_head(headers: Headers, old: bool, limits: Limits) -> Head:
     if length is not None:
         if not length.isdigit():
             raise Refused(400, "the Content-Length is not a number; send the body's size in bytes")
-        size = int(length[:_DIGITS])
+        size = int(length.lstrip(b"0")[:_DIGITS] or b"0")
         if size > limits.body_bytes:
             raise Refused(413, f"the body is larger than the limit of {limits.body_bytes} bytes; send less at once")
     transfer = noted.get(b"transfer-encoding")
@@ -163,6 +163,39 @@ def too_large_head(limits: Limits) -> Refused:
 
 def too_large_body(limits: Limits) -> Refused:
     return Refused(413, f"the body is larger than the limit of {limits.body_bytes} bytes; send less at once")
+
+
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]*)[ \t]*(?:;.*)?\r?\n", re.DOTALL)
+_SIZE_BYTES: Final = 24
+"""Kept of a line after its leading zeros: more than the digits of 64 bits. What follows these does not matter."""
+
+
+class ChunkSizes:
+    """Reads the sizes of chunks as they are announced, beside a parser that keeps them to itself.
+
+    The parser has taken the lines for good; this only finds the one before the chunk that is open.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self) -> None:
+        self._begun = b""
+        """What of a size's line earlier slices have brought, as far as it matters."""
+
+    def announced(self, piece: bytes, brought: int) -> int:
+        """The size of the chunk that began in this slice of input, whose last `brought` bytes are of the chunk.
+
+        0 where it was the last chunk, behind which there may be trailers.
+        """
+        text = self._begun + piece[: len(piece) - brought]
+        self._begun = b""
+        line = _SIZE_LINE.fullmatch(text, text.rfind(b"\n", 0, -1) + 1)
+        return int(line[1] or b"0", 16) if line is not None else 0
+
+    def between(self, piece: bytes) -> None:
+        """A slice of input has ended outside of a chunk: the next one's size may have begun."""
+        begun = self._begun + piece
+        self._begun = begun[begun.rfind(b"\n") + 1 :].lstrip(b"0")[:_SIZE_BYTES]
 
 
 def check_framing(raw_bytes: int, body_bytes: int, barren_bytes: int, trailers: int, limits: Limits) -> None:

@@ -15,7 +15,7 @@ from maitred.errors import MaitredError
 from maitred.http.answers import WAITING, Answers, OneExchange
 from maitred.http.coding import ANYTHING, check_coding
 from maitred.http.exchange import INTERNAL, JSON, error_body
-from maitred.http.heads import LENGTH_SHIFT, PLAIN, RequestLine, Unusual
+from maitred.http.heads import LENGTH_SHIFT, PLAIN, UNWATCHED, RequestLine, Unusual
 from maitred.http.inflate import coding_refused, inflate
 from maitred.http.limits import (
     BODY,
@@ -25,6 +25,7 @@ from maitred.http.limits import (
     FIRST_BYTE,
     HEAD,
     IDLE,
+    ChunkSizes,
     Head,
     Headers,
     Refused,
@@ -56,10 +57,7 @@ _ENOUGH: Final = 4
 
 _SLICE_BYTES: Final = 4096
 """The parser cannot be stopped: a slice bounds the requests read beyond the pipelining bound."""
-_HEAD_BYTES: Final = 8192
-"""Larger heads are the parser's."""
-_NO_LINES: Final = [b""]
-_NO_HEADERS: Final[Headers] = []
+_NO_LINES: Final[list[bytes]] = []
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _UPGRADE_OPTIONS: Final = (b"upgrade", b"http2-settings")
 _NOTHING_ACCEPTABLE: Final = Refused(406, "Accept-Encoding excludes all of identity, gzip and deflate; allow one")
@@ -70,10 +68,10 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "port", "transport", "answers", "queue",
-        "_request_lines", "_pair", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
+        "_request_lines", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
         "_line_key", "_target", "_headers", "_head", "_body", "_upgrading", "_rejected", "_count", "_sliced", "_raw",
-        "_barren", "_gained", "_header_count", "_ready", "_held", "_paused", "_continue_due", "_lingered",
-        "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at",
+        "_barren", "_gained", "_sizes", "_chunk_at", "_chunk_new", "_header_count", "_ready", "_held", "_paused",
+        "_continue_due", "_lingered", "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -82,7 +80,6 @@ class Connection(asyncio.Protocol):
         self.answers = Answers(port, self)
         self.queue = self.answers.queue
         self._request_lines = port.heads.request_lines
-        self._pair = port.heads.pairs.__getitem__
         self._weigh = port.heads.weights.__getitem__
         self._fast = False
         """Between two requests, with nothing else to see to: the next one may be a plain one."""
@@ -105,6 +102,12 @@ class Connection(asyncio.Protocol):
         self._sliced = 0
         """The message (by count) whose head did not come in one piece."""
         self._raw = self._barren = self._gained = self._header_count = 0
+        self._sizes: ChunkSizes | None = None
+        """For a chunked body."""
+        self._chunk_at = -1
+        """How much of the body was there before the chunk that is open; -1 between chunks."""
+        self._chunk_new = False
+        """The chunk's size has not been looked at."""
         self._ready = 0
         """How many at the end of the queue the application has not seen yet."""
         self._held = b""
@@ -138,28 +141,34 @@ class Connection(asyncio.Protocol):
         if not self._fast or self._mid or self.queue:
             self._receive(data)
             return
-        head, blank, body = data.partition(b"\r\n\r\n")
-        lines = head.split(b"\r\n") if blank and len(head) <= _HEAD_BYTES else _NO_LINES
-        line = self._request_lines.get(lines[0])
         port = self.port
-        if line is None or len(lines) > port.most_headers:
-            self._line_key = lines[0]
+        pieces = data.split(b"\r\n") if len(data) <= port.plain_bytes else _NO_LINES
+        if len(pieces) < 4:
             self._receive(data)
             return
-        del lines[0]
-        try:
-            headers = list(map(self._pair, lines))
-        except Unusual:
-            headers = _NO_HEADERS
+        key = pieces[0]
+        line = self._request_lines.get(key)
+        if line is None or pieces[-2] or len(pieces) > port.most_lines:
+            self._line_key = key
+            self._receive(data)
+            return
+        lines = pieces[1:-2]
+        body = pieces[-1]
         # What is left of the weight without the body's length is the kind of head, if the body is complete and alone.
-        choice = PLAIN.get(sum(map(self._weigh, lines)) - (len(body) << LENGTH_SHIFT))
-        if choice is None or headers is _NO_HEADERS:
-            self._receive(data)
-            return
+        try:
+            weight = sum(map(self._weigh, lines)) - (len(body) << LENGTH_SHIFT)
+        except Unusual:
+            weight = -1
+        choice = PLAIN.get(weight)
+        if watched := choice is None:
+            choice = PLAIN.get(weight & UNWATCHED)
+            if choice is None:
+                self._receive(data)
+                return
         self._count += 1
         method, path, query, _ = line
         exchange = OneExchange(
-            method, path, query, headers, body, port.clock(), None, None, self.answers, choice, choice[1]
+            method, path, query, lines, body, port.clock(), None, None, watched, self.answers, choice, choice[1]
         )
         self.queue.append(exchange)
         try:
@@ -212,6 +221,8 @@ class Connection(asyncio.Protocol):
         self._head = head = check_head(self._headers, line[3], limits)
         self._in_body = True
         self._raw = self._barren = self._gained = 0
+        self._sizes = ChunkSizes() if head[0] == CHUNKED else None
+        self._chunk_at = -1
         self._header_count = len(self._headers)
         if self._sliced == self._count and head_bytes(self._target, self._headers) > limits.head_bytes:
             raise too_large_head(limits)
@@ -245,6 +256,16 @@ class Connection(asyncio.Protocol):
         else:
             self._body = bytearray(body)
             self._body += piece
+        if len(self._body) > self.port.limits.body_bytes:  # whatever the head has said
+            self._rejected = too_large_body(self.port.limits)
+            raise self._rejected
+
+    def on_chunk_header(self) -> None:
+        self._chunk_at = len(self._body)
+        self._chunk_new = True
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_at = -1
 
     def on_message_complete(self) -> None:
         self._mid = self._in_body = False
@@ -270,7 +291,7 @@ class Connection(asyncio.Protocol):
         received_at = self.port.clock()
         self.queue.append(
             OneExchange(
-                method, path, query, headers, body, received_at, None, None, self.answers, choice, plain,
+                method, path, query, headers, body, received_at, None, None, True, self.answers, choice, plain,
                 keep, old, special,
             )
         )  # fmt: skip
@@ -339,6 +360,8 @@ class Connection(asyncio.Protocol):
         taken = len(piece)
         try:
             self._feed(piece)
+            if self._in_body and self._sizes is not None:
+                self._check_chunk(bytes(piece), self._sizes)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             taken = self._stopped(error, taken)
         self._after(taken)
@@ -358,6 +381,16 @@ class Connection(asyncio.Protocol):
         if answers.has_output() or answers.last:
             answers.flush()
         answers.untangle()
+
+    def _check_chunk(self, piece: bytes, sizes: ChunkSizes) -> None:
+        """Refuse a chunk that announces more than may come, before it comes."""
+        if self._chunk_at < 0:
+            sizes.between(piece)
+        elif self._chunk_new:
+            self._chunk_new = False
+            size = sizes.announced(piece, len(self._body) - self._chunk_at)
+            if self._chunk_at + size > self.port.limits.body_bytes:
+                self._refuse(too_large_body(self.port.limits))
 
     def _check_unfinished(self, taken: int) -> None:
         limits = self.port.limits
@@ -398,7 +431,8 @@ class Connection(asyncio.Protocol):
         elif self.queue and not self.queue[-1].keep:
             self.take_no_more()  # more input behind a request that asked for the end
         else:
-            self._refuse(Refused(400, f"this is not valid HTTP/1.1 ({error}); correct the request"))
+            refused = Refused(400, f"this is not valid HTTP/1.1 ({error}); correct the request")
+            self._refuse(refused, isinstance(error, httptools.HttpParserInvalidURLError))
         return size
 
     def _replay(self) -> None:
@@ -426,14 +460,19 @@ class Connection(asyncio.Protocol):
             if self._mid:
                 self._headers, self._header_count = headers, len(headers)
             else:
-                self.queue[-1].headers = headers
+                self.queue[-1].head = headers
 
-    def _refuse(self, refused: Refused) -> None:
-        """Answer with an error after all earlier requests, and take no more input."""
+    def _refuse(self, refused: Refused, bad_target: bool = False) -> None:
+        """Answer with an error after all earlier requests, and take no more input.
+
+        `bad_target`: the parser has stopped inside the target, and so has read the method.
+        """
+        known = self._mid and (bad_target or self._target)
+        method = "HEAD" if known and self._parser.get_method() == b"HEAD" else ""
         self.take_no_more()
         self._mid = self._in_body = self._continue_due = False
         self._body = self._held = b""
-        refusal = OneExchange("", b"", b"", [], b"", self.port.clock(), answers=self.answers, keep=False)
+        refusal = OneExchange(method, b"", b"", [], b"", self.port.clock(), answers=self.answers, keep=False)
         refusal.special = refused
         self.queue.append(refusal)
         self._ready += 1

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("maitred.http")
 
+_PLAIN_BYTES: Final = 16384
 _REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 512
 
@@ -29,8 +30,8 @@ class Port:
     """Belongs to one loop."""
 
     __slots__ = (
-        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "json_ok", "plain_below",
-        "most_headers", "emptied", "_date", "_beginnings", "_choices", "_workers",
+        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "json_ok", "_plain_below",
+        "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices", "_workers",
     )  # fmt: skip
 
     def __init__(
@@ -45,14 +46,17 @@ class Port:
         self.limits = limits
         self.clock = clock
         self.loop = loop
-        self.plain_below = limits.compress_from_bytes
+        self._plain_below = limits.compress_from_bytes
         """Bodies of that size and more, and all while draining, take the long way out."""
-        self.most_headers = min(limits.headers, MOST_LINES)
+        self.plain_bytes = min(limits.head_bytes, _PLAIN_BYTES)
+        """Larger requests are the parser's; so are those whose body has lines."""
+        self.most_lines = min(limits.headers, MOST_LINES) + 3
+        """So many headers, with the lines around them, are known here."""
         self.two = two
         """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
         self.connections: set[Connection] = set()
         self.draining = False
-        self.heads = Heads(limits.body_bytes)
+        self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()))
         self.emptied: Callable[[], None] | None = None
         """Called when the last connection has closed."""
         self._choices: dict[bytes, Choice] = {}
@@ -78,11 +82,14 @@ class Port:
                 self._beginnings[status, content_type] = head
         return head
 
-    def json_head(self, size: int) -> bytes:
-        """The head, but for what the application adds, of a JSON answer with status 200 and `size` bytes of body."""
-        head = self.json_ok.get(size)
-        if head is None:
-            self.json_ok[size] = head = b"%bContent-Length: %d\r\n" % (self.head(200, JSON), size)
+    def json_head(self, size: int) -> bytes | None:
+        """The head, but for what the application adds, of a plain JSON answer with status 200 and `size` bytes of body.
+
+        None if such an answer takes the long way out.
+        """
+        if size >= self._plain_below:
+            return None
+        self.json_ok[size] = head = b"%bContent-Length: %d\r\n" % (self.head(200, JSON), size)
         return head
 
     def choose(self, accept: bytes) -> Choice:
@@ -105,7 +112,8 @@ class Port:
     def begin_drain(self) -> None:
         """From now on answers say `Connection: close`."""
         self.draining = True
-        self.plain_below = 0
+        self._plain_below = 0
+        self.json_ok = {}
 
     def left(self, connection: Connection) -> None:
         self.connections.discard(connection)

@@ -18,6 +18,7 @@ from maitred.model.source import Resolved, Source, resolve, trust_for
 
 BASE_URL: Final = "http://127.0.0.1:8080"
 _MAX_CALL_CHARACTERS: Final = 2000
+NEEDS_TRUST: Final = "it needs trust: --trust 'WHO: WHY'"
 
 
 class File(msgspec.Struct, frozen=True):
@@ -56,6 +57,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     curl: str = ""
     python: str = ""
 
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong with it: that somebody has yet to say that its code may run is no fault."""
+        return all(problem == NEEDS_TRUST for problem in self.problems)
+
     def to_text(self) -> str:
         """For people: a few lines, ready to paste from."""
         return "\n".join(_lines(self)) + "\n"
@@ -75,7 +81,7 @@ def inspect(source: Source, base_url: str = BASE_URL) -> Inspection:
     _note(problems, lambda: dangers.extend(found.flavor.dangers(found.opening)))
     trust = trust_for(source, found.digest) if dangers else None
     if dangers and trust is None:
-        problems.append("it needs trust: --trust 'WHO: WHY'")
+        problems.append(NEEDS_TRUST)
     row = example_row(found, described.signature) if described else {}
     return Inspection(
         source=source.path,
@@ -89,7 +95,7 @@ def inspect(source: Source, base_url: str = BASE_URL) -> Inspection:
         trust=f"{trust.who}: {trust.why}" if trust else "",
         problems=tuple(problems),
         curl=curl_line(base_url, found.name, described) if described else "",
-        python=python_call(source.path, described.signature, row) if described else "",
+        python=python_call(source.path, described.signature, row, bool(dangers)) if described else "",
     )
 
 
@@ -105,10 +111,11 @@ def curl_line(base_url: str, name: str, description: Description) -> str:
     return f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(description.example)}"
 
 
-def python_call(path: str, signature: Signature, row: Mapping[str, Any]) -> str:
+def python_call(path: str, signature: Signature, row: Mapping[str, Any], needs_trust: bool = False) -> str:
     """Lines of Python that load the model and call it with one row; empty where these would be long."""
+    permission = ", trust='WHO: WHY', queue=True" if needs_trust else ""
     values = {name: row[name].tolist() for name in signature.inputs if name in row}
-    text = f"import maitred\n\nmodel = maitred.load({path!r})\nprint(model.predict({values!r}))"
+    text = f"import maitred\n\nmodel = maitred.load({path!r}{permission})\nprint(model.predict({values!r}))"
     return text if row and len(text) <= _MAX_CALL_CHARACTERS else ""
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from maitred.errors import Malformed
 
 MAX_CHARACTERS: Final = 128
+RULE: Final = f"use 1 to {MAX_CHARACTERS} letters, digits, '.', '_' or '-', beginning with a letter or digit"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
@@ -20,10 +21,7 @@ def check_name(name: object, what: str = "model name") -> str:
     """
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    raise Malformed(
-        f"{what} {_shown(name)} is not valid: use 1 to {MAX_CHARACTERS} letters, digits, '.', '_' or '-', "
-        "beginning with a letter or digit"
-    )
+    raise Malformed(f"{what} {_shown(name)} is not valid: {RULE}")
 
 
 def _shown(name: object) -> str:

@@ -114,5 +114,5 @@ def require(reasons: tuple[str, ...], trust: Trust | None, isolated: bool) -> No
     if not isolated:
         raise Untrusted(
             f"loading it could run code that comes with the model ({listed}), which is allowed only in a process of "
-            "its own: use replicas of kind process"
+            "its own: use replicas of kind process (maitred.load(..., queue=True))"
         )

@@ -175,9 +175,26 @@ class Metrics:
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
-        if isinstance(event, BatchEnded):
-            self._batch_ended(event)
-        elif isinstance(event, RequestEnded):
+        if not isinstance(event, BatchEnded):
+            self._count_other(event)
+            return
+        version = self._versions.get((event.model, event.version)) or self._version(event.model, event.version)
+        if event.outcome != "ok":
+            _add(version.batches, event.outcome, BATCH_OUTCOMES)
+            return  # its members are told of once they have ended
+        version.batches["ok"] += 1
+        version.requests["ok"] += event.ok
+        version.rows += event.rows
+        version.batch_rows.observe(event.rows)
+        version.batch.observe(event.batch_seconds)
+        version.model.observe(event.model_seconds)
+        version.encode.observe(event.encode_seconds)
+        version.decode.observe_all(event.decode_seconds)
+        version.queue.observe_all(event.queue_seconds)
+        version.answered.observe_all(event.total_seconds)
+
+    def _count_other(self, event: Event) -> None:
+        if isinstance(event, RequestEnded):
             self._request_ended(event)
         elif isinstance(event, ReplicaChanged):
             _add(self._version(event.model, event.version).replica_changes, event.state, REPLICA_STATES)
@@ -211,22 +228,6 @@ class Metrics:
             *(Family(name, "gauge", text, [Sample("", "", read())]) for name, (text, read) in self._gauges.items()),
             *process_families(self._started_at),
         ]
-
-    def _batch_ended(self, event: BatchEnded) -> None:
-        version = self._versions.get((event.model, event.version)) or self._version(event.model, event.version)
-        if event.outcome != "ok":
-            _add(version.batches, event.outcome, BATCH_OUTCOMES)
-            return  # its members are told of once they have ended
-        version.batches["ok"] += 1
-        version.requests["ok"] += event.ok
-        version.rows += event.rows
-        version.batch_rows.observe(event.rows)
-        version.batch.observe(event.batch_seconds)
-        version.model.observe(event.model_seconds)
-        version.encode.observe(event.encode_seconds)
-        version.decode.observe_all(event.decode_seconds)
-        version.queue.observe_all(event.queue_seconds)
-        version.answered.observe_all(event.total_seconds)
 
     def _request_ended(self, event: RequestEnded) -> None:
         if not event.model:

@@ -7,7 +7,9 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -25,6 +27,13 @@ from maitred.replica.replica import Cause, Replica
 from maitred.scheduling.dispatcher import Batch, Dispatcher, DispatchSettings
 
 PoolState = Literal["loading", "ready", "failed"]
+
+
+_request_of: Final = attrgetter("request")
+
+
+_A_MOMENT_SECONDS: Final = 0.02
+"""What a pool gets to notice that nothing runs, however short it is told to drain."""
 
 
 class PoolWatcher(Protocol):
@@ -70,8 +79,10 @@ class Pool:
         self.name = name
         self.version = version
         self.description: Description | None = None
+        self._settings = dispatch
         self._max_batch_rows = dispatch.max_batch_rows
-        self._dispatcher = Dispatcher(dispatch, self, rng or random.Random(), digest)
+        self._rng = rng or random.Random()
+        self._dispatcher = Dispatcher(dispatch, self, self._rng, digest)
         self._supervisor = Supervisor(supervise, lambda id: make(id, self), self, loop, clock)
         self._watcher = watcher
         self._loop = loop
@@ -91,21 +102,30 @@ class Pool:
     def submit(self, request: Request) -> Ticket:
         now = self._clock()
         ticket = Ticket(request, self, now)
-        if self._draining:
-            self.fail(ticket, Draining("this server is shutting down; send the request again"))
-            return ticket
         rows = request.rows
-        self._submitted_rows += rows
-        if rows <= self._max_batch_rows or request.group is None:
-            self._dispatcher.submit(ticket, now)
+        if self._draining or rows > self._max_batch_rows:
+            self._submit_unusual(ticket, now)
         else:
-            requests = cut(request, self._dispatcher.part_rows(request.lane), self._signature().shared)
-            whole = Cut(ticket, requests, self, now, self._whole_ended)
-            self._dispatcher.submit(ticket, now, whole.parts)
+            self._submitted_rows += rows
+            self._dispatcher.submit(ticket, now)
         if not self._ticking:
             self._ticking = True
             self._loop.call_soon(self._tick)
         return ticket
+
+    def _submit_unusual(self, ticket: Ticket, now: float) -> None:
+        """Refuse a request that comes too late, and cut one that is larger than a batch, if it may be cut."""
+        if self._draining:
+            self.fail(ticket, Draining("this server is shutting down; send the request again"))
+            return
+        request = ticket.request
+        self._submitted_rows += request.rows
+        if request.group is None or request.rows > self._settings.max_waiting_rows:
+            self._dispatcher.submit(ticket, now)  # which refuses what could never wait, before anything is cut
+            return
+        requests = cut(request, self._dispatcher.part_rows(request.lane), self._signature().shared)
+        whole = Cut(ticket, requests, self, now, self._whole_ended)
+        self._dispatcher.submit(ticket, now, whole.parts)
 
     def room(self, lane: int) -> int:
         return self._dispatcher.room(lane)
@@ -122,6 +142,18 @@ class Pool:
 
     # ------------------------------------------------------------------ its life
 
+    def know(self, description: Description) -> None:
+        """Keep to what the model says of itself. Before the first request, which needs its signature."""
+        self.description = description
+        traits = description.traits
+        self._max_batch_rows = min(self._settings.max_batch_rows, traits.max_batch_rows or self._max_batch_rows)
+        self._settings = replace(
+            self._settings,
+            max_batch_rows=self._max_batch_rows,
+            side_effects=self._settings.side_effects or traits.side_effects,
+        )
+        self._dispatcher = Dispatcher(self._settings, self, self._rng, digest)
+
     def launch(self) -> None:
         """Start the replicas; `watcher` hears when the first one is ready."""
         self._dispatcher.expect(self._supervisor.wanted, self._clock())
@@ -133,7 +165,9 @@ class Pool:
         self._quiet = asyncio.Event()
         self._tick_soon()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._quiet.wait(), seconds)
+            await asyncio.wait_for(self._quiet.wait(), max(seconds, _A_MOMENT_SECONDS))
+        if not self._quiet.is_set():
+            self._supervisor.kill()
         for ticket in self._dispatcher.evict(self._clock()):
             self.fail(ticket, Draining("this server shut down before the request could run; send it again"))
         self._supervisor.stop()
@@ -169,7 +203,7 @@ class Pool:
 
     def start(self, batch: Batch) -> None:
         self._running[batch.replica][batch.id] = batch
-        self._replicas[batch.replica].run(batch.id, [ticket.request for ticket in batch.tickets], batch.rows)
+        self._replicas[batch.replica].run(batch.id, list(map(_request_of, batch.tickets)), batch.rows)
 
     def fail(self, ticket: Ticket, error: MaitredError) -> None:
         if ticket.fail(error) and not isinstance(ticket, Part):
@@ -205,6 +239,8 @@ class Pool:
     # ------------------------------------------------------------------ what replicas tell
 
     def ready(self, replica: Replica, description: Description) -> None:
+        if self.description is None:
+            self.know(description)
         self._supervisor.ready(replica, description)
 
     def answered(self, replica: Replica, batch_id: int, outputs: Outputs) -> None:
@@ -216,7 +252,7 @@ class Pool:
             supervisor.useful(replica)
         dispatcher = self._dispatcher
         dispatcher.answered(replica.id, batch_id, now, now - batch.started_at)
-        if dispatcher.waiting_rows() >= self._max_batch_rows:
+        if dispatcher.load.waiting_rows() >= self._max_batch_rows:
             self._tick()  # a full batch waits: nothing could be gained by writing the answers first
         elif not self._ticking:
             self._ticking = True
@@ -225,23 +261,29 @@ class Pool:
         outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
         tickets = batch.tickets
         whole = len(tickets) == 1
-        start = ok = 0
-        decode, queue, total = [], [], []
+        start = 0
         for ticket in tickets:
-            request = ticket.request
-            stop = start + request.rows
-            submitted = ticket.submitted_at
-            if ticket.end(Result(outputs, start, stop, whole, started - submitted)) and type(ticket) is Ticket:
-                ok += 1
-                received = request.received_at or submitted
-                decode.append(submitted - received)
-                queue.append(started - submitted)
-                total.append(now - received)
+            stop = start + ticket.request.rows
+            if not ticket.ended:  # what `Ticket.end` does, without the call
+                result = Result(outputs, start, stop, whole, started - ticket.submitted_at)
+                ticket.ended = True
+                watcher = ticket.watcher
+                if watcher is None:
+                    ticket.result = result.owned()
+                else:
+                    ticket.result = result
+                    watcher.ended(ticket)
+                    ticket.result = None
             start = stop
+        answered = [ticket for ticket in tickets if ticket.error is None and type(ticket) is Ticket]
+        decode = [ticket.submitted_at - (ticket.request.received_at or ticket.submitted_at) for ticket in answered]
+        queue = [started - ticket.submitted_at for ticket in answered]
+        total = [now - (ticket.request.received_at or ticket.submitted_at) for ticket in answered]
         self._listener(
             BatchEnded(
-                self.name, self.version, batch.replica, batch.rows, len(tickets), "ok", ok, decode, queue, total,
-                outputs.batch_seconds, outputs.model_seconds, self._clock() - now,
+                self.name, self.version, batch.replica, batch.rows, len(tickets), "ok", len(answered),
+                decode, queue,
+                total, outputs.batch_seconds, outputs.model_seconds, self._clock() - now,
             )
         )  # fmt: skip
 
@@ -277,22 +319,20 @@ class Pool:
         if replica.id in self._replicas:
             self._dispatcher.remove(replica.id, self._clock())
 
-    def left(self, replica: Replica, started: frozenset[int], reason: str) -> None:
+    def left(self, replica: Replica, started: frozenset[int], reason: str) -> bool:
         if self._replicas.pop(replica.id, None) is None:
-            return
+            return False
         now = self._clock()
         for batch in self._running.pop(replica.id).values():
             self._told_of_failure(batch, "lost", now)
-        self._dispatcher.lost(replica.id, now, started)
         self._tick_soon()
+        return self._dispatcher.lost(replica.id, now, started)
 
     def running_since(self, replica: Replica) -> float | None:
         running = self._running.get(replica.id)
         return min(batch.started_at for batch in running.values()) if running else None
 
     def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
-        if description is not None:
-            self.description = description
         self._dispatcher.expect(self._supervisor.loading_count(), self._clock())
         self._watcher.changed(state, reason, description)
 

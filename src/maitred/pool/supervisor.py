@@ -20,8 +20,8 @@ class Charge(Protocol):
         """A copy is ready for work."""
         ...
 
-    def left(self, replica: Replica, started: frozenset[int], reason: str) -> None:
-        """A copy is gone, with whatever it ran."""
+    def left(self, replica: Replica, started: frozenset[int], reason: str) -> bool:
+        """A copy is gone, with whatever it ran. Whether an input was found to have killed it, and one before it."""
         ...
 
     def leaving(self, replica: Replica) -> None:
@@ -152,11 +152,14 @@ class Supervisor:
         was_ready = seat.ready
         seat.replica, seat.ready, seat.frozen_since = None, False, None
         self._charge.told(replica, "stopped" if self._closing else "lost", reason)
-        self._charge.left(replica, started, reason)
+        blamed = self._charge.left(replica, started, reason)
         if self._closing:
             self._settled()
             return
-        self._judge(seat, was_ready, reason)
+        if blamed:
+            self._forgive(seat)
+        else:
+            self._judge(seat, was_ready, reason)
         if not self._failed:
             if self.ready_count() == 0:
                 self._charge.changed("loading", reason, None)
@@ -179,6 +182,13 @@ class Supervisor:
         if hopeless and self.ready_count() == 0:
             self._failed = reason
             self._charge.changed("failed", reason, None)
+
+    def _forgive(self, seat: _Seat) -> None:
+        """An input was the culprit: neither this death nor the one before it speaks against the model."""
+        latest = max((other for other in self._seats if other.deaths), key=lambda other: other.deaths[-1], default=None)
+        if latest is not None:
+            latest.deaths.pop()
+        seat.pause = 0.0
 
     def _retry_later(self, seat: _Seat) -> None:
         """Start another copy: at once after a first loss, later and later after fruitless ones."""

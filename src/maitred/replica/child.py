@@ -3,44 +3,81 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-import traceback
+from typing import Final
 
 from maitred import host
+from maitred.logline import take_over
+from maitred.model.predictor import call
 from maitred.model.refusals import LoadRefused
 from maitred.replica import channel, child_loop
-from maitred.replica.execution import Execution, open_model, why_not_loaded
+from maitred.replica.execution import Execution, Wait, open_model, why_not_loaded
 from maitred.replica.greeting import Hello
 from maitred.replica.station import Station, leave
 
 log = logging.getLogger("maitred.replica")
 
+_HIGH: Final = 100
+"""Descriptors from here on are seldom among those that code closes, or writes to, by number."""
+
 
 def main(arguments: list[str]) -> int:
-    """Arguments: the pipe to read, the pipe to write, the socket for segments, the parent, whether to die with its
-    thread."""
-    reading, writing, control, parent, at_thread_end = map(int, arguments)
+    """Arguments: the pipe to read, the pipe to write, the socket for segments, the pipe for the last words of a crash,
+    the parent, whether to die with its thread."""
+    *channels, parent, at_thread_end = map(int, arguments)
+    del sys.argv[1:]  # the model's code has no use for them
     host.die_with_parent(parent, bool(at_thread_end))
-    faulthandler.enable()
+    reading, writing, control, crash = _out_of_reach(channels)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a KeyboardInterrupt in here is then one that the model raised
+    faulthandler.enable(crash)
     _print_to_stderr()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     station = Station(reading, writing, socket.socket(fileno=control))
-    execution = _load(station, _hello(reading))
+    hello = _hello(reading)
+    take_over(hello.log)
+    execution = _load(station, hello)
     if execution is None:
         return 1
-    gc.collect()
-    gc.freeze()
-    if execution.asynchronous:
-        child_loop.serve(station, execution)
-    else:
+    if not execution.asynchronous:
+        if not _warm(station, hello, execution, None):
+            return 1
         _serve(station, execution)
+        return 0
+    with child_loop.runner() as runner:
+        if not _warm(station, hello, execution, runner.run):
+            return 1
+        child_loop.serve(station, execution, runner)
     return 0
+
+
+def _out_of_reach(channels: list[int]) -> list[int]:
+    """Move descriptors away from those that a model may close or write to by mistake, and from its own children."""
+    moved = [_moved(fd) for fd in channels]
+    null = _moved(os.open(os.devnull, os.O_RDWR))
+
+    def forked() -> None:
+        for fd in moved:
+            os.dup2(null, fd, inheritable=False)
+
+    os.register_at_fork(after_in_child=forked)
+    return moved
+
+
+def _moved(fd: int) -> int:
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # this process may not have so many
+        os.set_inheritable(fd, False)
+        return fd
+    os.close(fd)
+    return high
 
 
 def _print_to_stderr() -> None:
@@ -64,23 +101,38 @@ def _hello(reading: int) -> Hello:
 
 
 def _load(station: Station, hello: Hello) -> Execution | None:
-    """Load and warm up, and tell the parent how that went."""
+    """Load, and tell the parent how that went."""
     sys.path += [place for place in hello.path if place not in sys.path]
     started = time.perf_counter_ns()
     try:
         execution = open_model(hello.source, hello.device, True)
-        loaded = time.perf_counter_ns()
-        station.say(channel.message(channel.LOADED, p=loaded - started))
-        execution.warm(hello.max_batch_rows)
-    except (Exception, SystemExit) as error:  # a model's own code may raise anything
-        log.error("the model could not be loaded: %s", why_not_loaded(error),
-                  exc_info=None if isinstance(error, LoadRefused) else error)  # fmt: skip
-        station.say(channel.frame(channel.REFUSED, why_not_loaded(error).encode("utf-8", "replace")))
+    except BaseException as error:  # a model's own code may raise anything
+        _refuse(station, error)
         return None
-    station.open(execution)
-    warmed = time.perf_counter_ns() - loaded
-    station.say(channel.frame(channel.READY, execution.description.encode(), warmed, execution.reads_rows))
+    station.say(channel.message(channel.LOADED, p=time.perf_counter_ns() - started))
     return execution
+
+
+def _warm(station: Station, hello: Hello, execution: Execution, wait: Wait | None) -> bool:
+    """Warm up, and tell the parent that the model is ready, or why it isn't."""
+    started = time.perf_counter_ns()
+    try:
+        execution.warm(hello.max_batch_rows, wait)
+    except BaseException as error:  # as above
+        _refuse(station, error)
+        return False
+    station.open(execution)
+    warmed = time.perf_counter_ns() - started
+    gc.collect()
+    gc.freeze()
+    station.say(channel.frame(channel.READY, execution.description.encode(), warmed, execution.reads_rows))
+    return True
+
+
+def _refuse(station: Station, error: BaseException) -> None:
+    where = error.__cause__ if isinstance(error, LoadRefused) else error
+    log.error("the model could not be loaded: %s", why_not_loaded(error), exc_info=where)
+    station.say(channel.frame(channel.REFUSED, why_not_loaded(error).encode("utf-8", "replace")))
 
 
 def _serve(station: Station, execution: Execution) -> None:
@@ -116,13 +168,10 @@ def _run(station: Station, execution: Execution, fields: tuple[int, ...]) -> Non
     try:
         inputs, context = station.begin(fields, execution)
         started = time.perf_counter_ns()
-        outputs = execution.run(inputs, context)
+        outputs = call(execution.predictor, inputs, context)
         station.answer(fields, outputs, time.perf_counter_ns() - started)
-    except Exception as error:  # whatever the model raises is the batch's failure, and not the replica's
+    except BaseException as error:  # SystemExit and its like too: the batch's failure, and not the replica's
         station.failed(fields, error, execution)
-    except BaseException:  # it wants to exit, perhaps from a thread that could not
-        traceback.print_exc()
-        leave(1)
 
 
 def _stop(lock: threading.Lock, busy: list[threading.Lock]) -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
+from typing import Any
 
 from maitred.replica import channel
 from maitred.replica.execution import Execution
 from maitred.replica.station import Station, leave
 
+log = logging.getLogger("maitred.model")
 
-def serve(station: Station, execution: Execution) -> None:
+
+def serve(station: Station, execution: Execution, runner: asyncio.Runner) -> None:
     """Until told to stop."""
-    asyncio.run(_serve(station, execution))
+    runner.run(_serve(station, execution))
+
+
+def runner() -> asyncio.Runner:
+    """The loop for a model's whole life. What it says of tasks that failed unseen leaves out what may be payloads."""
+    made = asyncio.Runner()
+    made.get_loop().set_exception_handler(_unseen)
+    return made
+
+
+def _unseen(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    log.error("%s", context.get("message", "an exception was not caught"), exc_info=context.get("exception"))
 
 
 async def _serve(station: Station, execution: Execution) -> None:
@@ -51,5 +66,5 @@ async def _run(station: Station, execution: Execution, fields: tuple[int, ...]) 
         started = time.perf_counter_ns()
         outputs = await execution.run_async(inputs, context)
         station.answer(fields, outputs, time.perf_counter_ns() - started)
-    except Exception as error:  # whatever the model raises is the batch's failure, and not the replica's
+    except BaseException as error:  # CancelledError and its like too: the batch's failure, and not the replica's
         station.failed(fields, error, execution)

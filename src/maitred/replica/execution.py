@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from maitred.errors import ModelFault
 from maitred.model.description import Description
-from maitred.model.loading import Loaded, load, replay, run, warmup_batches
-from maitred.model.predictor import Arrays, Context, ModelPredictor, WrongCount, call, call_async, takes_context
+from maitred.model.loading import Loaded, load, warm
+from maitred.model.predictor import (
+    Arrays,
+    Context,
+    ModelPredictor,
+    Predictor,
+    WrongCount,
+    call,
+    call_async,
+    takes_context,
+)
 from maitred.model.refusals import LoadRefused
 from maitred.model.source import Source
 
@@ -49,7 +59,7 @@ def said(error: BaseException) -> str:
     """`ValueError: its text`, cut to what callers may see."""
     try:
         text = str(error)
-    except Exception as broken:  # an exception of the model's own making may be unable to say what it is
+    except BaseException as broken:  # an exception of the model's own making may be unable to say what it is
         text = f"({type(broken).__name__} while it was put into words)"
     return f"{type(error).__name__}: {text}"[:MAX_MESSAGE] if text else type(error).__name__
 
@@ -79,6 +89,23 @@ class FaultLog:
             log.error("model %s raised %s", self._model, type(error).__name__, exc_info=error)
 
 
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end and gives back its result."""
+
+
+class _Awaited:
+    """An asynchronous predictor, to be called as one that isn't."""
+
+    def __init__(self, predictor: Predictor, wait: Wait) -> None:
+        self.signature = predictor.signature
+        self.traits = msgspec.structs.replace(predictor.traits, asynchronous=False)
+        self._predictor = predictor
+        self._wait = wait
+
+    def predict(self, inputs: Arrays, context: Context) -> Any:
+        return self._wait(self._predictor.predict(inputs, context))
+
+
 class Execution:
     """A model that has been loaded; `warm` makes it ready."""
 
@@ -92,14 +119,17 @@ class Execution:
         self.faults = FaultLog(name)
         self._loaded = loaded
 
-    def warm(self, max_batch_rows: int) -> None:
-        """Replay the example, then run made-up or real rows at every size. What the model raises passes through.
+    def warm(self, max_batch_rows: int, wait: Wait | None = None) -> None:
+        """Replay the example, then run made-up or real rows at every size, and describe the model as it then is.
 
-        Must not be called on an event loop if the model is asynchronous.
+        What the model raises passes through. `wait` runs a coroutine of an asynchronous model on the loop that it will
+        serve on, to which what it keeps may be bound; without it, each runs on a loop of its own, and this must not be
+        called on an event loop.
         """
-        replay(self._loaded)
-        for inputs in warmup_batches(self._loaded, max_batch_rows):
-            run(self.predictor, inputs)
+        loaded = self._loaded
+        if wait is not None and self.asynchronous:
+            loaded = loaded._replace(predictor=_Awaited(loaded.predictor, wait))
+        self.description = warm(loaded, max_batch_rows).description
 
     def run(self, inputs: Arrays, context: Context) -> Arrays:
         """Call the model; an asynchronous one only through `run_async`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from maitred.logline import Style
 from maitred.model.source import Source
 
 
@@ -15,6 +16,8 @@ class Hello(msgspec.Struct, frozen=True):
     max_batch_rows: int
     path: list[str]
     """Where the parent looks for modules: the model's may be among them."""
+    log: Style = Style()
+    """How the parent writes its log."""
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)

@@ -45,21 +45,16 @@ class Scribbled(Exception):
     """The child said what cannot be true; it is no longer to be believed. The message ends `the child ...`."""
 
 
-class Work:
+class Work(msgspec.Struct, eq=False, gc=False):
     """One batch at the child."""
 
-    __slots__ = ("batch", "slot", "rows", "wanted", "input", "output", "grown")
-
-    def __init__(
-        self, batch: int, slot: int, rows: int, wanted: tuple[str, ...] | None, input: Block, output: Block
-    ) -> None:
-        self.batch = batch
-        self.slot = slot
-        self.rows = rows
-        self.wanted = wanted
-        self.input = input
-        self.output = output
-        self.grown = False
+    batch: int
+    slot: int
+    rows: int
+    wanted: tuple[str, ...] | None
+    input: Block
+    output: Block
+    grown: bool = False
 
 
 class Form(NamedTuple):
@@ -328,11 +323,18 @@ class InFlight:
         self._outputs.give(work.output)
 
     def started(self) -> frozenset[int]:
-        """The batches that the child says it had begun."""
+        """The batches that the child says it had begun, or of which it says what cannot be true.
+
+        Batches' numbers rise: a slot's page names an earlier one or none until the batch begins.
+        """
         page = self._started.view
         return frozenset(
-            work.batch for work in self._running.values() if _STARTED.unpack_from(page, 8 * work.slot)[0] == work.batch
+            work.batch for work in self._running.values() if _STARTED.unpack_from(page, 8 * work.slot)[0] >= work.batch
         )
+
+    def given(self) -> frozenset[int]:
+        """The batches that the child has and has not answered, whatever it says of them."""
+        return frozenset(self._running)
 
     def abandon(self) -> None:
         """The child has gone: nobody writes into its blocks any more."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 from maitred.messages import Request
-from maitred.replica.execution import Execution, said
+from maitred.replica.execution import Execution
 from maitred.replica.lifecycle import OVER
 from maitred.replica.local import Job, LocalReplica, Phases
 
 
 class InlineReplica(LocalReplica):
-    """One copy without a thread: the loop stands still while it loads, and while it runs unless it is asynchronous."""
+    """One copy without a thread: the loop stands still while it runs unless it is asynchronous. A thread loads it."""
 
     _execution: Execution
 
@@ -41,39 +44,50 @@ class InlineReplica(LocalReplica):
     def _load(self) -> None:
         if self.state != "loading":
             return
-        found: list[Phases | BaseException] = []
 
         def prepare() -> None:
             try:
-                found.append(self._prepare())
-            except (Exception, SystemExit) as error:  # a model's own code may raise anything
-                found.append(error)
+                found: Phases | BaseException = self._prepare(self._wait)
+            except BaseException as error:  # a model's own code may raise anything
+                found = error
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits for this any more
+                self._loop.call_soon_threadsafe(self._loaded, found)
 
-        # In a thread that is waited for: the warm-up of an asynchronous model needs a loop of its own.
-        loader = threading.Thread(target=prepare, name=f"maitred-replica-{self.id}", daemon=True)
-        loader.start()
-        loader.join()
-        phases = found[0]
-        if isinstance(phases, BaseException):
-            self._refused(phases)
+        # The loop is free meanwhile: an asynchronous model is warmed up on it.
+        threading.Thread(target=prepare, name=f"maitred-replica-{self.id}", daemon=True).start()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of the model on the loop that it will serve on. Called in the loader's thread."""
+
+        async def caught() -> tuple[Any, BaseException | None]:
+            try:
+                return await coroutine, None
+            except BaseException as error:  # a SystemExit would end the loop
+                return None, error
+
+        result, error = asyncio.run_coroutine_threadsafe(caught(), self._loop).result()
+        if error is not None:
+            raise error
+        return result
+
+    def _loaded(self, found: Phases | BaseException) -> None:
+        if isinstance(found, BaseException):
+            self._refused(found)
         else:
-            self._execution = phases.execution
-            self._prepared(phases)
+            self._execution = found.execution
+            self._prepared(found)
 
     def _work(self, job: Job) -> None:
         if self.state in OVER:
             return
-        try:
-            outcome = self._run_now(self._execution, job)
-        except BaseException as error:  # SystemExit and its like: the model may end itself, but not its host
-            self._over(f"ended with {said(error)}", frozenset(self._begun))
-            return
-        self._settle(job.id, outcome)
+        self._settle(job.id, self._run_now(self._execution, job))
         self._end_when_idle()
 
     async def _answer(self, job: Job) -> None:
-        self._settle(job.id, await self._run_async(self._execution, job))
-        self._end_when_idle()
+        outcome = await self._run_async(self._execution, job)
+        if not self._loop.is_closed():  # else this has been thrown away unfinished
+            self._settle(job.id, outcome)
+            self._end_when_idle()
 
     def _end_when_idle(self) -> None:
         if self.state == "draining" and not self._running:

@@ -11,7 +11,7 @@ from maitred.messages import Outputs, Request, Tensor
 from maitred.model.description import Description
 from maitred.model.predictor import Arrays, Context
 from maitred.model.source import Source
-from maitred.replica.execution import Execution, Failure, failure, open_model, why_not_loaded
+from maitred.replica.execution import Execution, Failure, Wait, failure, open_model, why_not_loaded
 from maitred.replica.lifecycle import OVER
 from maitred.replica.replica import Cause, Life, Listener, ReplicaSettings
 from maitred.wire.coerce import to_array
@@ -65,12 +65,12 @@ class LocalReplica(Life):
 
     # ------------------------------------------------------------------ wherever the model runs
 
-    def _prepare(self) -> Phases:
+    def _prepare(self, wait: Wait | None = None) -> Phases:
         """Load and warm up. Raises whatever the model's code raises."""
         started = time.perf_counter()
         execution = open_model(self._source, self._settings.device, isolated=False)
         loaded = time.perf_counter()
-        execution.warm(self._settings.max_batch_rows)
+        execution.warm(self._settings.max_batch_rows, wait)
         return Phases(execution, loaded - started, time.perf_counter() - loaded)
 
     def _begin(self, execution: Execution, job: Job) -> tuple[Arrays, Context]:
@@ -103,7 +103,7 @@ class LocalReplica(Life):
             started = time.perf_counter()
             arrays = execution.run(inputs, context)
             return self._outputs(execution, job, arrays, time.perf_counter() - started)
-        except Exception as error:  # whatever the model raises is the batch's failure, and not the replica's
+        except BaseException as error:  # SystemExit and its like too: the batch's failure, and not the replica's
             execution.faults.raised(error)
             return failure(error)
 
@@ -113,7 +113,7 @@ class LocalReplica(Life):
             started = time.perf_counter()
             arrays = await execution.run_async(inputs, context)
             return self._outputs(execution, job, arrays, time.perf_counter() - started)
-        except Exception as error:  # as above
+        except BaseException as error:  # as above, CancelledError too
             execution.faults.raised(error)
             return failure(error)
 

@@ -21,6 +21,7 @@ import msgspec
 import maitred
 from maitred import host
 from maitred.errors import ModelFault
+from maitred.logline import style_in_use
 from maitred.messages import Request
 from maitred.model.description import Description
 from maitred.model.source import Source
@@ -67,6 +68,7 @@ class ProcessReplica(Life):
         self._reason = ""
         self._pipe = self._answers = -1
         self._reading = False
+        self._suspects: frozenset[int] = frozenset()
         self._owned = contextlib.ExitStack()
         """Gives back pipes, pages and blocks."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -140,10 +142,10 @@ class ProcessReplica(Life):
         self._loop.add_reader(self._answers, self._read)
         self._reading = True
         self._load_timer = self._after(self._settings.load_seconds, self._too_slow)
-        hello = Hello(self._source, self._settings.device, self._settings.max_batch_rows, sys.path)
+        hello = Hello(self._source, self._settings.device, self._settings.max_batch_rows, sys.path, style_in_use())
         self._send(channel.frame(channel.HELLO, hello.encode()))
 
-    def _channels(self, childs: contextlib.ExitStack) -> tuple[int, int, int]:
+    def _channels(self, childs: contextlib.ExitStack) -> tuple[int, int, int, int]:
         """Open what joins the two: our ends are closed with this replica, the child's, returned, with `childs`."""
         owned = self._owned
         reading, self._pipe = os.pipe()
@@ -152,11 +154,16 @@ class ProcessReplica(Life):
         self._answers, writing = os.pipe()
         childs.callback(os.close, writing)
         owned.callback(os.close, self._answers)
+        self._last_words, crash = os.pipe()
+        childs.callback(os.close, crash)
+        owned.callback(os.close, self._last_words)
         self._control, control = socket.socketpair()
         childs.enter_context(control)
         owned.enter_context(self._control)
         os.set_blocking(self._pipe, False)
         os.set_blocking(self._answers, False)
+        os.set_blocking(self._last_words, False)
+        os.set_blocking(crash, False)  # a crash must not wait for us to read of it
         self._control.setblocking(False)
         flags = Segment(0, PAGE_BYTES, children_write=False)
         owned.callback(flags.close)
@@ -169,7 +176,7 @@ class ProcessReplica(Life):
         owned.callback(self._inputs.retired.remove, self._input_retired)
         self._outputs.retired.append(self._output_retired)
         owned.callback(self._in_flight.abandon)
-        return reading, writing, control.fileno()
+        return reading, writing, control.fileno(), crash
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
@@ -216,6 +223,7 @@ class ProcessReplica(Life):
                     self._heard(fields)
         except (Scribbled, channel.Broken) as error:
             self._stop_reading()
+            self._suspects = self._in_flight.given()  # any may be why, and what it says of that is worth nothing
             self.kill(f"was killed: it {error}")
             return False
         return True
@@ -316,13 +324,23 @@ class ProcessReplica(Life):
         while self._reading and self._read():
             pass  # what it said before it ended still counts
         self._process.returncode = code or 0
-        started = self._in_flight.started()
+        started = self._in_flight.started() | self._suspects
+        self._tell_last_words()
         self._close()
         ended = host.end_of(code)
         if self.state == "draining":
             self._over("stopped" if code == 0 else f"stopped; its process {ended}", started)
         else:
             self._over(self._reason or f"its process {ended}", started)
+
+    def _tell_last_words(self) -> None:
+        """Log where the child was when it crashed, if it could still say so."""
+        with contextlib.suppress(BlockingIOError):  # it said nothing, and a helper of its own holds the pipe
+            words = os.read(self._last_words, 1 << 16).decode("utf-8", "replace")
+            if words:
+                trace = " > ".join(filter(None, map(str.strip, words.splitlines())))
+                fields = {"model": self._source.name, "replica": self.id, "pid": self.pid, "trace": trace}
+                log.error("a replica's process crashed", extra={"fields": fields})
 
     def _close(self) -> None:
         """Give back all that it held here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import mmap
 import os
 import socket
@@ -29,6 +30,8 @@ from maitred.replica.layout import (
     read_head,
     write_loose,
 )
+
+log = logging.getLogger("maitred.replica")
 
 _MAX_LAYOUTS: Final = 1024
 _STARTED: Final = struct.Struct("<Q")
@@ -132,7 +135,14 @@ class Station:
             self.say(channel.message(channel.FAILED, channel.CAUSES.index("out_of_memory"), slot, batch=batch))
 
     def failed(self, fields: tuple[int, ...], error: BaseException, execution: Execution) -> None:
-        """Say that the model failed on a batch."""
+        """Say that the model failed on a batch; where even that fails, end this process: nobody should wait."""
+        try:
+            self._failed(fields, error, execution)
+        except BaseException as broken:  # the error's own methods run in there
+            log.error("a failure could not be told of", exc_info=broken)
+            leave(1)
+
+    def _failed(self, fields: tuple[int, ...], error: BaseException, execution: Execution) -> None:
         _, _, slot, _, batch, _, _, _, segment, _, at, room, _ = fields
         execution.faults.raised(error)
         cause, message = failure(error)

@@ -60,15 +60,16 @@ class ThreadReplica(LocalReplica):
             self._tell(self._thread_ended, reason)
 
     def _main(self) -> None:
-        try:
-            phases = self._prepare()
-        except (Exception, SystemExit) as error:  # a model's own code may raise anything
-            self._tell(self._refused, error)
-            return
+        with contextlib.closing(asyncio.Runner()) as runner:
+            try:
+                phases = self._prepare(runner.run)
+            except BaseException as error:  # a model's own code may raise anything
+                self._tell(self._refused, error)
+                return
+            if phases.execution.asynchronous:
+                runner.run(self._serve_async(phases.execution, phases))
+                return
         execution = phases.execution
-        if execution.asynchronous:
-            asyncio.run(self._serve_async(execution, phases))
-            return
         self._working += execution.traits.slots - 1
         for _ in range(execution.traits.slots - 1):
             self._start(self._serve, execution)

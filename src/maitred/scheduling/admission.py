@@ -82,7 +82,8 @@ class Load:
         return max(now, self.oldest_started_at + self.curve.seconds(self.oldest_rows))
 
     def waiting_rows(self) -> int:
-        return sum(lane.rows for lane in self.lanes)
+        high, normal, background = self.lanes
+        return high.rows + normal.rows + background.rows
 
 
 def decide(request: Request, load: Load, limits: LaneLimits, now: float) -> MaitredError | None:

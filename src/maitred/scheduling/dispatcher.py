@@ -121,6 +121,8 @@ class Dispatcher:
         self._shares = Shares(settings.guaranteed_share, float(settings.max_batch_rows))
         self._tenants = Tenants()
         self._quarantine = Quarantine(settings.quarantine_seconds, settings.quarantine_inputs)
+        self._blamed = False
+        """Whether the loss at hand was an input's fault."""
         self._asked = FOREVER
         """No ticket's deadline is earlier."""
         self._ticking = False
@@ -135,6 +137,28 @@ class Dispatcher:
         as one. A request of a tenant over its fair share travels one lane lower from here on, while there is a queue.
         """
         request = ticket.request
+        deadline = request.deadline
+        load, limits = self.load, self._limits
+        lane = load.lanes[request.lane]
+        # The conditions are those under which nothing in `_submit_closely` finds anything to see to.
+        if (
+            load.slots
+            and deadline - now > load.longest_seconds
+            and lane.rows + request.rows < limits.max_waiting_rows
+            and lane.size_bytes + request.size_bytes <= limits.max_waiting_bytes
+            and not (request.tenant or ticket.attempts or self._quarantine.until)
+            and parts is None
+        ):
+            self.queue.push(ticket)
+        elif not self._submit_closely(ticket, parts, now):
+            return
+        if deadline < self._asked:
+            self._asked = deadline
+            self._effects.wake(deadline)
+
+    def _submit_closely(self, ticket: Ticket, parts: Sequence[Ticket] | None, now: float) -> bool:
+        """Queue any ticket or refuse it, which gives False."""
+        request = ticket.request
         if request.tenant and request.lane != BACKGROUND:
             self._lower_lane(request, parts, now)
         error = decide(request, self.load, self._limits, now)
@@ -142,7 +166,7 @@ class Dispatcher:
             error = self._check_quarantine(request, now)
         if error is not None:
             self._effects.fail(ticket, error)
-            return
+            return False
         if parts is not None:
             for part in parts:
                 self.queue.push(part)
@@ -150,9 +174,7 @@ class Dispatcher:
             self._aside.add(Group([ticket], broken=False, apart=True))
         else:
             self.queue.push(ticket)
-        if request.deadline < self._asked:
-            self._asked = request.deadline
-            self._effects.wake(request.deadline)
+        return True
 
     def cancelled(self, ticket: Ticket, now: float) -> Batch | None:
         """A ticket was ended by its owner. Returns its batch if that still runs and none of its members is wanted."""
@@ -199,7 +221,7 @@ class Dispatcher:
         """A replica has answered a batch after `seconds`; the caller ends its tickets. KeyError if it does not run."""
         batch = self._release(replica, batch_id)
         self.curve.teach(batch.rows, seconds)
-        self._learn()
+        self.load.learn(self.settings.max_batch_rows, self.settings.max_waiting_rows)
         self._answered += 1
         if not self._answered % _REVIEW_BATCHES:
             self._paying_rows = self.curve.best_rows(self.settings.max_batch_rows)
@@ -221,10 +243,14 @@ class Dispatcher:
             self._row_bound.ran_out_of_memory(batch.rows)
         self._recover(batch, Cause(cause), True, error, now)
 
-    def lost(self, replica: int, now: float, started: frozenset[int] | bool = True) -> None:
-        """A replica is gone. `started`: which of its batches had begun, by id, or whether all had."""
+    def lost(self, replica: int, now: float, started: frozenset[int] | bool = True) -> bool:
+        """A replica is gone. `started`: which of its batches had begun, by id, or whether all had.
+
+        True if an input was found to be the culprit, and put into quarantine.
+        """
         if replica not in self._replicas:
-            return
+            return False
+        self._blamed = False
         self.remove(replica, now)
         batches = [batch for batch in self._running.values() if batch.replica == replica]
         for batch in batches:
@@ -233,6 +259,7 @@ class Dispatcher:
             began = started if isinstance(started, bool) else batch.id in started
             error = ReplicaLost("the copy of the model that ran this request was lost, and it was not tried again")
             self._recover(batch, Cause.LOST, began, error, now)
+        return self._blamed
 
     # What time does
 
@@ -295,7 +322,14 @@ class Dispatcher:
         """Start one batch, if there is one that may start."""
         replica = self._replicas.pick()
         high, normal, background = self.queue.lanes
-        self._set_bounds()
+        bounds, curve = self._bounds, self.curve
+        bounds.rows = self._row_bound.rows
+        if self._paying_rows < bounds.rows and self._rng.random() >= _TRY_LARGER:
+            bounds.rows = self._paying_rows
+        bounds.seconds = self.load.full_seconds
+        bounds.patience_seconds = self.patience.seconds
+        if background.rows and curve.learned:
+            bounds.background_rows = max(1, curve.rows_within(self.settings.background_seconds, bounds.rows))
         leader = self._shares.lead(high.rows, normal.rows, background.rows)
         if self._dispatch_lane(leader, replica, now):
             return True
@@ -377,16 +411,6 @@ class Dispatcher:
         self._replicas.end(replica)
         return batch
 
-    def _set_bounds(self) -> None:
-        bounds, curve = self._bounds, self.curve
-        bounds.rows = self._row_bound.rows
-        if self._paying_rows < bounds.rows and self._rng.random() >= _TRY_LARGER:
-            bounds.rows = self._paying_rows
-        bounds.seconds = self.load.full_seconds
-        bounds.patience_seconds = self.patience.seconds
-        if self.queue.lanes[BACKGROUND].rows and curve.learned:
-            bounds.background_rows = max(1, curve.rows_within(self.settings.background_seconds, bounds.rows))
-
     def _may_run_background(self) -> bool:
         """Whether a batch of background may take a replica: some stay idle, unless the lane is owed rows."""
         if self._shares.is_owed(BACKGROUND):
@@ -441,6 +465,7 @@ class Dispatcher:
         for ticket in batch.tickets:
             if self._digest is not None:
                 self._quarantine.add(self._digest(ticket.request), now)
+                self._blamed = True
             if not ticket.ended:
                 self._effects.fail(ticket, _quarantined())
 

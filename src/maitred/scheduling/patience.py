@@ -10,16 +10,19 @@ _WEIGHT: Final = 1 / 8
 _MEMORY: Final = 1 / 16
 _FEWEST: Final = 8
 _CREDIBLE: Final = 0.5
+_RECENT: Final = 1 / 64
+_MANY: Final = 0.25
 
 
 class Patience:
     """An estimate that holds only while most of those who waited that long did leave.
 
-    A hang-up speaks for it; an answer that was still awaited after a longer time speaks against it. So a few callers
-    who leave early, as those do who ask twice and drop the slower answer, teach nothing.
+    A hang-up speaks for it; an answer that was still awaited after a longer time speaks against it. It is not formed
+    before a good part of all callers has left of late. So a few callers who leave early, as those do who ask twice and
+    drop the slower answer, teach nothing, and get nobody else refused.
     """
 
-    __slots__ = ("seconds", "_guess", "_share", "_seen")
+    __slots__ = ("seconds", "_guess", "_share", "_left", "_seen")
 
     def __init__(self) -> None:
         self.seconds = FOREVER
@@ -27,6 +30,8 @@ class Patience:
         self._guess = 0.0
         self._share = 0.0
         """Of late, how many of those who waited as long as the guess had left."""
+        self._left = 0.0
+        """Of late, how many of all callers had left."""
         self._seen = 0
 
     def hung_up(self, waited: float) -> None:
@@ -34,16 +39,21 @@ class Patience:
         self._seen += 1
         self._guess = waited if self._seen == 1 else self._guess + (waited - self._guess) * _WEIGHT
         self._share += (1.0 - self._share) * _MEMORY
+        self._left += (1.0 - self._left) * _RECENT
         self._settle()
 
     def answered(self, waited: float, callers: int) -> None:
         """So many callers were still there for an answer for which the first of them had waited `waited` seconds."""
-        if not self._seen or waited <= self._guess:
+        if not self._seen:
+            return
+        self._left *= (1.0 - _RECENT) ** callers
+        if waited <= self._guess:
             return
         self._guess += (waited - self._guess) * _WEIGHT
         self._share *= (1.0 - _MEMORY) ** callers
         self._settle()
 
     def _settle(self) -> None:
-        credible = self._seen >= _FEWEST and self._share > _CREDIBLE
+        known = self.seconds != FOREVER
+        credible = self._seen >= _FEWEST and self._share > _CREDIBLE and (known or self._left > _MANY)
         self.seconds = self._guess if credible else FOREVER

@@ -78,18 +78,17 @@ class Queue:
             line = lane.lines[request.group]
         except KeyError:
             line = lane.lines[request.group] = Line(request.group, lane)
-        if deadline >= line.last and line.heap is None:
-            tickets = line.tickets
-            if not tickets:
-                self._list(line, deadline)
-            tickets.append(ticket)
-            line.last = deadline
-        else:
-            self._turn += 1
-            self._push_out_of_order(line, ticket, deadline, self._turn)
         ticket.started_at = WAITING
         lane.rows += request.rows or 1
         lane.size_bytes += request.size_bytes
+        if deadline < line.last or line.heap is not None:
+            self._turn += 1
+            self._push_out_of_order(line, ticket, deadline, self._turn)
+            return
+        line.last = deadline
+        if not line.tickets:
+            self._list(line, deadline)
+        line.tickets.append(ticket)
 
     def restore(self, tickets: list[Ticket]) -> None:
         """Put taken tickets back where they were, before those that came after them."""
@@ -201,27 +200,23 @@ class Queue:
         while tickets:
             ticket = tickets[0]
             request = ticket.request
-            if ticket.ended:
+            if ticket.ended or request.deadline <= horizon:
                 popleft()
-                self._drop(ticket)
+                if ticket.ended:
+                    self._drop(ticket)
+                else:
+                    self.leave(ticket)
+                    late.append(ticket)
                 continue
-            if request.deadline <= horizon:
-                popleft()
-                self.leave(ticket)
-                late.append(ticket)
-                continue
-            more = weight + request.rows
-            if not request.rows:
-                more += 1
+            more = weight + (request.rows or 1)
             if more > most:
                 break
             if not request.rows:
                 self.empty += 1
-            popleft()
             weight = more
             size_bytes += request.size_bytes
             ticket.started_at = now
-            append(ticket)
+            append(popleft())
             if single:
                 break
         if not tickets:

@@ -68,18 +68,21 @@ class Replicas:
     def end(self, id: int) -> None:
         """A batch of a replica is over."""
         replica = self._known[id]
-        before = replica.free()
         replica.running -= 1
-        replica.alone = False
-        self._load.room += replica.free() - before
         if replica.leaving:
+            replica.alone = False
             self._forget_if_gone(replica)
+        elif replica.alone:
+            replica.alone = False
+            self._load.room += replica.room - replica.running
+        else:
+            self._load.room += 1
 
     def pick(self) -> Replica | None:
         """The one that takes the next batch: an idle one, else the one with the fewest running; None if none may."""
         best: Replica | None = None
         for replica in self._known.values():
-            if replica.free() <= 0 or replica is self._reserved:
+            if replica.leaving or replica.alone or replica.running >= replica.room or replica is self._reserved:
                 continue
             if not replica.running:
                 return replica

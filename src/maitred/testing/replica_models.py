@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import fcntl
+import logging
 import mmap
 import os
+import stat
+import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,20 +143,78 @@ class Puppet(Model):
     def do_say(self, rest: str, context: Context, batch: Any) -> Any:
         """Write messages of its own into the pipe: `kind,detail,slot,rows,batch,a,b,c,d,p,q,r,s`, or raw bytes."""
         if rest.startswith("raw"):
-            os.write(int(sys.argv[2]), b"x" * int(rest[3:]))
+            os.write(pipe_to_parent(), b"x" * int(rest[3:]))
         else:
-            os.write(int(sys.argv[2]), channel.message(*map(int, rest.split(","))))
+            os.write(pipe_to_parent(), channel.message(*map(int, rest.split(","))))
         time.sleep(PATIENCE_SECONDS)
 
+    def do_scribble(self, rest: str, context: Context, batch: Any) -> Any:
+        """Write nonsense into everything that it can, then answer as if nothing had happened."""
+        for fd in sorted(descriptors()):
+            with contextlib.suppress(OSError):
+                os.pwrite(fd, b"\xff" * 4096, 0)  # memory
+            with contextlib.suppress(OSError):
+                os.write(fd, b"\xff" * channel.MESSAGE.size)
+
+    def do_litter(self, rest: str, context: Context, batch: Any) -> Any:
+        """Write into and close all descriptors with the numbers that programs usually have."""
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(fd, b"\xff" * channel.MESSAGE.size)
+        os.closerange(3, 64)
+
     def do_close(self, rest: str, context: Context, batch: Any) -> Any:
-        os.close(int(sys.argv[2]))
+        os.close(pipe_to_parent())
         time.sleep(PATIENCE_SECONDS)
 
     def do_child(self, rest: str, context: Context, batch: Any) -> Any:
-        """A helper that would outlive this process, and holds all its pipes."""
-        if not os.fork():
+        """A helper that would outlive this process, and holds all its pipes: Python knows nothing of it."""
+        if not ctypes.PyDLL(None).fork():
             time.sleep(PATIENCE_SECONDS)
             os._exit(0)
+
+    def do_twice(self, rest: str, context: Context, batch: Any) -> Any:
+        """Come back from `predict` in two processes."""
+        helper = os.fork()
+        return [f"{helper}"] * len(batch["do"]) if helper else None
+
+    def do_held(self, rest: str, context: Context, batch: Any) -> Any:
+        """What a program that it runs holds besides the three usual descriptors."""
+        held = "[fd for fd in os.listdir('/dev/fd') if int(fd) > 2 and os.path.exists('/dev/fd/' + fd)]"
+        command = [sys.executable, "-c", f"import os; print({held})"]
+        ended = subprocess.run(command, check=True, close_fds=False, stdout=subprocess.PIPE, text=True)
+        return [ended.stdout.strip()] * len(batch["do"])
+
+    def do_cancelled(self, rest: str, context: Context, batch: Any) -> Any:
+        raise asyncio.CancelledError(rest)
+
+    def do_interrupt(self, rest: str, context: Context, batch: Any) -> Any:
+        raise KeyboardInterrupt(rest)
+
+    def do_generator(self, rest: str, context: Context, batch: Any) -> Any:
+        raise GeneratorExit(rest)
+
+    def do_mute(self, rest: str, context: Context, batch: Any) -> Any:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise KeyboardInterrupt
+
+        raise Mute
+
+    def do_log(self, rest: str, context: Context, batch: Any) -> Any:
+        """Have Python write of everything that it writes of by itself."""
+        logging.getLogger("own").error("logged %s", rest)
+        logging.error("%d", rest)
+        warnings.warn(rest, stacklevel=1)
+        thread = threading.Thread(target=self.do_raise, args=(rest, context, batch))
+        thread.start()
+        thread.join()
+
+        class Unraisable:
+            def __del__(self) -> None:
+                raise ValueError(rest)
+
+        Unraisable()
 
     def do_map(self, rest: str, context: Context, batch: Any) -> Any:
         """Try to write into the parent's input memory, by every descriptor there is."""
@@ -162,6 +226,53 @@ class Puppet(Model):
             except (OSError, ValueError):
                 continue
         return [",".join(said)] * len(batch["do"])
+
+
+def descriptors() -> list[int]:
+    """Those of this process, but for the three usual ones."""
+    return [fd for fd in map(int, os.listdir("/dev/fd")) if fd > 2]
+
+
+def pipe_to_parent() -> int:
+    """The one that this process writes messages to; it waits when it is full, unlike that for a crash."""
+    for fd in descriptors():
+        with contextlib.suppress(OSError):
+            flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+            writes = flags & os.O_ACCMODE == os.O_WRONLY and not flags & os.O_NONBLOCK
+            if writes and stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return fd
+    raise LookupError("there is no such pipe")
+
+
+class Later(Model):
+    """A puppet whose `predict` is a coroutine function, and which is bound to the loop it was warmed up on."""
+
+    signature = Puppet.signature
+    slots = 2
+    loop: asyncio.AbstractEventLoop | None = None
+
+    async def predict(self, batch: dict[str, Any], context: Context) -> dict[str, Any]:
+        self.loop = self.loop or asyncio.get_running_loop()
+        if self.loop is not asyncio.get_running_loop():
+            raise RuntimeError("another loop")
+        await asyncio.sleep(0)
+        if len(batch["do"]) and batch["do"][0] == "cancel":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return Puppet().predict(batch, context)
+
+
+class Choosy(Model):
+    """Takes no row but the ones it likes; came without an example of them."""
+
+    signature = Signature(inputs={"x": "int64[n]"}, outputs={"y": "int64[n]"})
+
+    def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if (batch["x"] != 7).any():
+            raise ValueError("only sevens")
+        return {"y": batch["x"]}
 
 
 class Long(Model):
@@ -258,13 +369,13 @@ class CannotLoad(Model):
 
 
 class CannotWarm(CannotLoad):
-    """Loads and then fails at four rows."""
+    """Loads and then answers five rows when it is given four."""
 
     def load(self, path: str, device: str) -> None: ...
 
     def predict(self, batch: dict[str, Any]) -> dict[str, Any]:
         if len(batch["x"]) == 4:
-            raise ArithmeticError("four is too many")
+            return {"x": np.zeros(5, np.float32)}
         return batch
 
 

@@ -23,6 +23,22 @@ from maitred.wire.coerce import NUMPY_TYPES, to_array
 PATIENCE_SECONDS: Final = 20.0
 """How long an expected event may take before the test fails."""
 
+FAILURES: Final = [
+    ("raise:it is so", Cause.RAISED, "ValueError: it is so"),
+    ("raise:" + "long " * 1000, Cause.RAISED, "ValueError: long"),
+    ("raise:ünï", Cause.RAISED, "ValueError: ünï"),
+    ("memory", Cause.OUT_OF_MEMORY, "MemoryError"),
+    ("count", Cause.WRONG_COUNT, "given 2 rows and returned 3"),
+    ("kind", Cause.RAISED, "object"),
+    ("surrogate", Cause.RAISED, "UnicodeEncodeError"),
+    ("leave", Cause.RAISED, "SystemExit: 3"),
+    ("interrupt", Cause.RAISED, "KeyboardInterrupt"),
+    ("cancelled:own", Cause.RAISED, "CancelledError: own"),
+    ("generator", Cause.RAISED, "GeneratorExit"),
+    ("mute", Cause.RAISED, "Mute"),
+]
+"""Words for a puppet, the cause of the failure, and what it says."""
+
 Make = Callable[[int, Source, ReplicaSettings, asyncio.AbstractEventLoop, Listener], Replica]
 Answer = dict[str, Any]
 
@@ -342,30 +358,42 @@ class ReplicaContract:
 
     # ------------------------------------------------------------------ failures
 
-    @pytest.mark.parametrize(
-        ("word", "cause", "says"),
-        [
-            ("raise:it is so", Cause.RAISED, "ValueError: it is so"),
-            ("raise:" + "long " * 1000, Cause.RAISED, "ValueError: long"),
-            ("raise:ünï", Cause.RAISED, "ValueError: ünï"),
-            ("memory", Cause.OUT_OF_MEMORY, "MemoryError"),
-            ("count", Cause.WRONG_COUNT, "given 2 rows and returned 3"),
-            ("kind", Cause.RAISED, "object"),
-            ("surrogate", Cause.RAISED, "UnicodeEncodeError"),
-        ],
-    )
-    def test_a_failure_says_what_it_is_and_the_next_batch_runs(self, word: str, cause: Cause, says: str) -> None:
+    @pytest.mark.parametrize("model", [replica_models.Puppet, replica_models.Later])
+    def test_a_failure_says_what_it_is_and_the_next_batch_runs(self, model: type) -> None:
         async def play(stage: Stage) -> None:
-            got, message = await stage.failure(await stage.puppet(word, "second"))
-            assert got == cause
-            assert says in message
-            assert len(message) <= 500
-            assert "Traceback" not in message
+            for word, cause, says in FAILURES:
+                for _ in range(stage.replica.room + 1):  # fewer could be lost unseen
+                    got, message = await stage.failure(await stage.puppet(word, "second"))
+                    assert got == cause, word
+                    assert says in message
+                    assert len(message) <= 500
+                    assert "Traceback" not in message
+                arrays = await stage.answer(await stage.puppet("nothing"))
+                assert arrays["said"].tolist() == ["done"]
+                assert stage.replica.state == "ready"
+
+        self.perform(model, play)
+
+    def test_an_asynchronous_model_that_cancels_itself_fails_and_goes_on(self) -> None:
+        async def play(stage: Stage) -> None:
+            for _ in range(stage.replica.room + 1):
+                cause, message = await stage.failure(await stage.puppet("cancel"))
+                assert (cause, message) == (Cause.RAISED, "CancelledError")
             arrays = await stage.answer(await stage.puppet("nothing"))
             assert arrays["said"].tolist() == ["done"]
-            assert stage.replica.state == "ready"
 
-        self.perform(replica_models.Puppet, play)
+        self.perform(replica_models.Later, play)
+
+    def test_a_model_without_an_example_may_refuse_made_up_rows(self) -> None:
+        async def play() -> None:
+            async with self.stage(replica_models.Choosy) as stage:
+                description = await stage.ready()
+                [warning] = description.warnings
+                assert "not warmed up" in warning
+                arrays = await stage.answer(stage.give({"x": [7]}))
+                assert arrays["y"].tolist() == [7]
+
+        asyncio.run(play())
 
     def test_cancelling_tells_the_model_and_nobody_else(self, tmp_path: Path) -> None:
         async def play(stage: Stage) -> None:
@@ -387,7 +415,7 @@ class ReplicaContract:
     def test_a_model_that_cannot_load_says_why(self) -> None:
         for model, says in (
             (replica_models.CannotLoad, "RuntimeError: the weights are not there"),
-            (replica_models.CannotWarm, "ArithmeticError: four is too many"),
+            (replica_models.CannotWarm, "given 4 rows and returned 5"),
         ):
             self.perform_loss(model, says)
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from maitred.errors import Malformed, ModelFault
+from maitred.errors import MaitredError, Malformed, ModelFault
 from maitred.messages import ITEM_BYTES, DType, Tensor
 
 Array = npt.NDArray[Any]
@@ -132,10 +132,13 @@ _PLANS: Final[Mapping[str, dict[tuple[int, ...], _Plan]]] = {dtype: {} for dtype
 
 _MAX_PLANS: Final = 512
 
+NOT_FLAT: Final = (ValueError, OverflowError, RecursionError, struct.error)
+"""What decoding and packing a flat list of values raise, where it is none or holds what its dtype cannot."""
+
 
 def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
     count = math.prod(shape)
-    plan = (_decoder(dtype, 1, False, False).decode, _packer(dtype, count), count)
+    plan = (_decoder(dtype, 1, False, False).decode, packer(dtype, count), count)
     known = _PLANS[dtype]
     if len(known) >= _MAX_PLANS:
         known.clear()  # callers choose shapes, so the table must stay bounded
@@ -144,8 +147,8 @@ def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
 
 
 @functools.lru_cache(1024)
-def _packer(dtype: DType, count: int) -> Callable[..., Any]:
-    """What turns `count` values, given one by one, into a tensor's data."""
+def packer(dtype: DType, count: int) -> Callable[..., Any]:
+    """What turns `count` values, given one by one, into a tensor's data. Calling it may raise what is in NOT_FLAT."""
     if dtype == "str":
         return lambda *values: list(values)
     if dtype == "bytes":
@@ -155,10 +158,15 @@ def _packer(dtype: DType, count: int) -> Callable[..., Any]:
     return struct.Struct(f"<{count}{_CODES[dtype]}").pack
 
 
+def json_kind(dtype: DType) -> type:
+    """What JSON has for one element of this dtype."""
+    return bool if dtype == "bool" else float if dtype in FLOATS else str if dtype in ("str", "bytes") else int
+
+
 @functools.lru_cache(256)
 def _decoder(dtype: DType, depth: int, nulls: bool, names: bool) -> msgspec.json.Decoder[Any]:
     """A strict decoder of lists nested `depth` deep: floats take integers too, nothing else is converted."""
-    kind: Any = bool if dtype == "bool" else float if dtype in FLOATS else str if dtype in ("str", "bytes") else int
+    kind: Any = json_kind(dtype)
     if names:
         kind = kind | Literal["NaN", "Infinity", "-Infinity"]
     if nulls:
@@ -275,9 +283,9 @@ def _flattened(name: str, values: Any, depth: int, pad: Any) -> tuple[tuple[int,
 def _packed(name: str, dtype: DType, flat: list[Any], dims: tuple[int, ...]) -> Any:
     """A tensor's data from elements of the right Python types; Malformed where one does not fit the dtype."""
     try:
-        return _packer(dtype, len(flat))(*flat)
+        return packer(dtype, len(flat))(*flat)
     except (OverflowError, struct.error, UnicodeEncodeError):
-        one = _packer(dtype, 1)
+        one = packer(dtype, 1)
         at = next((index for index, value in enumerate(flat) if not _fits(one, value)), 0)
         raise Malformed(f"input {name!r}: the value{_place(at, dims)} does not fit {DATATYPES[dtype]}") from None
 
@@ -603,8 +611,8 @@ def to_json_values(tensor: Tensor, nan: NanPolicy = "error", name: str = "output
     """The elements as one flat JSON array, in C order.
 
     Numbers are the shortest text that reads back to the same bits of their dtype (halves are shown as the float32 they
-    equal). Raises ModelFault naming the output for what JSON cannot show: NaN and infinities under the policy "error",
-    bytes that are not UTF-8.
+    equal). Raises, naming the output, for what JSON cannot show: ModelFault for NaN and infinities under the policy
+    "error", Malformed for bytes that are not UTF-8.
     """
     rows = _rows_of_text(Tensor(tensor.dtype, (1, math.prod(tensor.shape)), tensor.data), nan)
     if rows[0] is None:
@@ -623,10 +631,19 @@ def rows_json(tensor: Tensor, nan: NanPolicy = "error") -> list[bytes | None]:
     return _rows_of_text(Tensor(tensor.dtype, (rows, math.prod(tensor.shape) // rows), tensor.data), nan)
 
 
-def unprintable(tensor: Tensor, nan: NanPolicy = "error", name: str = "output") -> ModelFault:
-    """The error for an output that holds something JSON cannot show."""
-    if tensor.dtype in ("str", "bytes"):
-        return ModelFault(f"output {name!r} holds bytes that are not UTF-8 text: ask for it as binary data")
+def unprintable(tensor: Tensor, nan: NanPolicy = "error", name: str = "output") -> MaitredError:
+    """The error for an output that holds something JSON cannot show.
+
+    Bytes are the caller's to ask for as binary data; text that is none, and NaN where none was announced, is the
+    model's fault.
+    """
+    if tensor.dtype == "bytes":
+        return Malformed(
+            f"output {name!r} holds bytes that are not UTF-8 text, which JSON cannot show: ask for it as binary data "
+            "(parameters: binary_data_output)"
+        )
+    if tensor.dtype == "str":
+        return ModelFault(f"output {name!r} holds text that is not valid Unicode")
     return ModelFault(
         f"output {name!r} holds NaN or an infinity, for which JSON has no number: ask for it as binary data, or have "
         "its signature say nan=null or nan=string"

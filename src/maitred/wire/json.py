@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -52,6 +54,36 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+@functools.lru_cache(16)
+def flat_decoder(kind: type) -> Callable[[Body], Any]:
+    """What decodes an envelope with exactly one input, whose data are a flat list of `kind`, in one go.
+
+    It looks for neither depth nor duplicate keys: what it gives may be trusted where the body has as many colons as
+    FLAT_KEYS says, and one more for an id. Raises for all else, which `decode` reads or refuses.
+    """
+    entry = msgspec.defstruct(
+        "FlatEntry",
+        [
+            ("name", str), ("datatype", str), ("shape", tuple[int, ...]), ("data", list[kind]),  # type: ignore[valid-type]
+            ("parameters", dict[str, Any] | None, None),
+        ],
+        gc=False,
+    )  # fmt: skip
+    flat = msgspec.defstruct(
+        "FlatEnvelope",
+        [
+            ("inputs", tuple[entry]), ("id", str | None, None), ("parameters", dict[str, Any] | None, None),  # type: ignore[valid-type]
+            ("outputs", list[OutputEntry] | None, None),
+        ],
+        gc=False,
+    )  # fmt: skip
+    return msgspec.json.Decoder(flat).decode
+
+
+FLAT_KEYS: Final = 5
+"""Keys of a request with one input and nothing else."""
 
 
 def decode(body: Body) -> Envelope:

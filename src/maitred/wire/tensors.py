@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,16 @@ def _joined(parts: Sequence[Tensor], rows: int) -> Tensor:
     if isinstance(head.data, list):
         return Tensor(head.dtype, shape, [element for part in parts for element in part.data])
     return Tensor(head.dtype, shape, b"".join([part.data for part in parts]))
+
+
+def sealed(tensor: Tensor) -> Tensor:
+    """The same memory, in an array that nobody can make writable: it may be the caller's own."""
+    data = tensor.data
+    if not isinstance(data, np.ndarray) or not data.size:
+        return tensor
+    octets: Any = data.reshape(-1).view(np.uint8)
+    raw = memoryview(octets).toreadonly()
+    return Tensor(tensor.dtype, tensor.shape, np.frombuffer(raw, data.dtype).reshape(data.shape))
 
 
 def pad_rows(

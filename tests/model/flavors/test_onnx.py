@@ -191,6 +191,20 @@ def test_threads_are_bounded(threads: Any, tmp_path: Path) -> None:
         load(Source(str(path), options={"threads": threads}))
 
 
+@pytest.mark.parametrize(
+    ("stated", "option", "threads"), [(None, {}, 1), ("3", {}, 3), ("many", {}, 1), ("3", {"threads": 2}, 2)]
+)
+def test_threads_are_those_of_the_replica(
+    stated: str | None, option: Any, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MAITRED_THREADS", raising=False)
+    if stated is not None:
+        monkeypatch.setenv("MAITRED_THREADS", stated)
+    path = identity(tmp_path / "m.onnx", TensorProto.FLOAT, ["n"])
+    session: Any = load(Source(str(path), options=option)).predictor
+    assert session._session.get_session_options().intra_op_num_threads == threads
+
+
 @pytest.mark.parametrize("kind", [TensorProto.COMPLEX64, TensorProto.BFLOAT16, TensorProto.FLOAT8E5M2])
 def test_types_that_numpy_lacks_are_refused(kind: int, tmp_path: Path) -> None:
     path = identity(tmp_path / "m.onnx", kind, ["n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,8 @@ _RUNTIME_TYPES: Final = {
 
 
 class Onnx:
-    """Options: `threads` (of one run, default 1), `labels` ({output: [label, ...]} for a model that does not say)."""
+    """Options: `threads` (of one run, default $MAITRED_THREADS or 1), `labels` ({output: [label, ...]} for a model that
+    does not say)."""
 
     name = "onnx"
     suffixes = (".onnx",)
@@ -112,7 +114,7 @@ def _session(opening: Opening) -> onnxruntime.InferenceSession:
     except ImportError as error:
         raise MissingExtra("onnx", "onnxruntime", "onnx") from error
     settings = onnxruntime.SessionOptions()
-    threads = opening.options.get("threads", 1)
+    threads = opening.options.get("threads", _usual_threads())
     if not isinstance(threads, int) or not 1 <= threads <= _MAX_THREADS:
         raise CannotLoad(f"threads must be a whole number from 1 to {_MAX_THREADS}")
     settings.intra_op_num_threads = threads
@@ -123,6 +125,12 @@ def _session(opening: Opening) -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(str(opening.path), settings, providers=providers)
     except Exception as error:  # the runtime has no common class for its reasons
         raise CannotLoad(f"ONNX Runtime cannot load {opening.file}: {_reason(error, opening.root)}") from error
+
+
+def _usual_threads() -> int:
+    """What the replica's settings say: other numeric libraries read variables of their own, this one none."""
+    stated = os.environ.get("MAITRED_THREADS", "")
+    return int(stated) if stated.isdecimal() else 1
 
 
 def _providers(device: str, available: Iterable[str]) -> list[Any]:

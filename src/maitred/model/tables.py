@@ -1,0 +1,67 @@
+"""Tables of pandas and Arrow as a model's inputs, and its outputs as such tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from maitred.errors import Malformed
+from maitred.model.signature import Signature, TensorSpec
+from maitred.wire.coerce import NUMPY_TYPES, Array
+
+T = TypeVar("T")
+
+
+def columns(table: Any, signature: Signature) -> dict[str, Any]:
+    """The table's columns that the model reads, as values that `from_python` takes."""
+    if not signature.row_wise:
+        raise Malformed("this model does not answer row by row, so it takes no table; use predict")
+    names = _column_names(table)
+    missing = [name for name, spec in signature.inputs.items() if name not in names and not spec.optional]
+    if missing:
+        found = ", ".join(map(str, names))
+        raise Malformed(f"the table lacks the columns {', '.join(map(repr, missing))}; it has: {found}")
+    chosen = {name: table[name] for name in signature.inputs if name in names}
+    if len(table) == 0:  # empty lists do not say how long they would have been
+        chosen.update({name: _no_rows(signature.inputs[name]) for name in chosen})
+    return chosen
+
+
+def _no_rows(spec: TensorSpec) -> Array:
+    return np.empty([0, *(0 if isinstance(size, str) else size for size in spec.shape[1:])], NUMPY_TYPES[spec.dtype])
+
+
+def _column_names(table: Any) -> list[Any]:
+    if hasattr(table, "column_names"):
+        return list(table.column_names)
+    if hasattr(table, "columns") and hasattr(table, "index"):
+        return list(table.columns)
+    raise Malformed(f"a table is a pandas DataFrame or an Arrow table, not {type(table).__name__}")
+
+
+def table_like(table: T, answer: Mapping[str, Array]) -> T:
+    made: Any
+    if hasattr(table, "column_names"):
+        made = type(table).from_pydict({name: _arrow(array) for name, array in answer.items()})  # type: ignore[attr-defined]
+        return made  # type: ignore[no-any-return]
+    import pandas
+
+    columns = {name: array if array.ndim == 1 else list(array) for name, array in answer.items()}
+    made = pandas.DataFrame(columns, index=table.index)  # type: ignore[attr-defined]
+    return made  # type: ignore[no-any-return]
+
+
+def _arrow(array: Array) -> Any:
+    """An Arrow array of the same type; axes after the first become lists."""
+    import pyarrow
+
+    if array.dtype.kind == "O":
+        kind = pyarrow.binary() if any(isinstance(item, bytes) for item in array.ravel()) else pyarrow.string()
+    else:
+        array = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # Arrow has no bfloat16
+        kind = pyarrow.from_numpy_dtype(array.dtype)
+    for _ in range(array.ndim - 1):
+        kind = pyarrow.list_(kind)
+    return pyarrow.array(array.tolist(), kind)
