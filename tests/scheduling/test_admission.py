@@ -51,8 +51,8 @@ class Case:
 
 def leaving_after(seconds: float) -> Patience:
     patience = Patience()
-    for _ in range(50):
-        patience.hung_up(seconds)
+    for turn in range(50):
+        patience.hung_up(seconds, turn * 0.1)
     return patience
 
 

@@ -14,20 +14,20 @@ from maitred.testing.dispatch import ManualPool, hang_up, outcome
 
 def test_nothing_is_believed_at_first() -> None:
     patience = Patience()
-    for _ in range(7):
-        patience.hung_up(1.0)
+    for turn in range(7):
+        patience.hung_up(1.0, turn * 0.1)
     assert patience.seconds == FOREVER
-    for _ in range(13):
-        patience.hung_up(1.0)
+    for turn in range(7, 25):
+        patience.hung_up(1.0, turn * 0.1)
     assert patience.seconds == pytest.approx(1.0)
 
 
 def test_few_who_leave_early_teach_nothing() -> None:
     chance = Random(1)
     patience = Patience()
-    for _ in range(10_000):
+    for turn in range(10_000):
         if chance.random() < 0.05:
-            patience.hung_up(chance.uniform(0, 0.01))
+            patience.hung_up(chance.uniform(0, 0.01), turn * 0.01)
         else:
             patience.answered(0.02, 1)
         assert patience.seconds == FOREVER
@@ -35,8 +35,8 @@ def test_few_who_leave_early_teach_nothing() -> None:
 
 def test_those_who_stay_longer_correct_it() -> None:
     patience = Patience()
-    for _ in range(100):
-        patience.hung_up(0.1)
+    for turn in range(100):
+        patience.hung_up(0.1, turn * 0.1)
     patience.answered(0.05, 64)
     assert patience.seconds == pytest.approx(0.1), "an answer in time says nothing"
     patience.answered(2.0, 64)
@@ -71,10 +71,19 @@ def test_overload_by_callers_who_state_no_deadline(run_seconds: float) -> None:
 
 def test_few_hasty_callers_get_nobody_else_refused() -> None:
     patience = Patience()
-    for _ in range(200):
+    for turn in range(200):
         patience.answered(0.01, 32)
-        patience.hung_up(0.2)
+        patience.hung_up(0.2, turn * 0.1)
     assert patience.seconds == FOREVER, "three in a hundred left, and nobody else had to wait as long as they did"
-    for _ in range(64):
-        patience.hung_up(0.2)
+    for turn in range(200, 264):
+        patience.hung_up(0.2, turn * 0.1)
     assert patience.seconds == pytest.approx(0.2), "now it is most of them"
+
+
+def test_many_who_leave_at_once_were_not_impatient() -> None:
+    patience = Patience()
+    for end in range(20):
+        for client in range(256):
+            patience.hung_up(0.02, end * 10.0 + client * 0.0001)
+        assert patience.seconds == FOREVER, "a program has ended, and with it all its clients"
+        patience.answered(0.01, 1)

@@ -179,7 +179,7 @@ class Dispatcher:
     def cancelled(self, ticket: Ticket, now: float) -> Batch | None:
         """A ticket was ended by its owner. Returns its batch if that still runs and none of its members is wanted."""
         if isinstance(ticket.error, Cancelled) and self._is_implied(ticket):
-            self.patience.hung_up(now - ticket.submitted_at)
+            self.patience.hung_up(now - ticket.submitted_at, now)
         if self.queue.forget(ticket):
             return None
         started_at = ticket.started_at

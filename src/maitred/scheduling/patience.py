@@ -12,17 +12,20 @@ _FEWEST: Final = 8
 _CREDIBLE: Final = 0.5
 _RECENT: Final = 1 / 64
 _MANY: Final = 0.25
+_MOMENT_SECONDS: Final = 0.05
+_LULL_SECONDS: Final = 2.0
 
 
 class Patience:
     """An estimate that holds only while most of those who waited that long did leave.
 
     A hang-up speaks for it; an answer that was still awaited after a longer time speaks against it. It is not formed
-    before a good part of all callers has left of late. So a few callers who leave early, as those do who ask twice and
+    before a good part of all callers has left of late, at several moments in a row: many who go at once, as the clients of
+    a program that ends, were not impatient. So a few callers who leave early, as those do who ask twice and
     drop the slower answer, teach nothing, and get nobody else refused.
     """
 
-    __slots__ = ("seconds", "_guess", "_share", "_left", "_seen")
+    __slots__ = ("seconds", "_guess", "_share", "_left", "_seen", "_moment")
 
     def __init__(self) -> None:
         self.seconds = FOREVER
@@ -33,11 +36,16 @@ class Patience:
         self._left = 0.0
         """Of late, how many of all callers had left."""
         self._seen = 0
+        """Moments of late at which callers have left."""
+        self._moment = -FOREVER
 
-    def hung_up(self, waited: float) -> None:
+    def hung_up(self, waited: float, now: float) -> None:
         """A caller who had stated no deadline left after `waited` seconds."""
-        self._seen += 1
-        self._guess = waited if self._seen == 1 else self._guess + (waited - self._guess) * _WEIGHT
+        since = now - self._moment
+        if since >= _MOMENT_SECONDS:
+            self._seen = self._seen + 1 if since < _LULL_SECONDS or self.seconds != FOREVER else 1
+            self._moment = now
+        self._guess = waited if self._guess == 0.0 else self._guess + (waited - self._guess) * _WEIGHT
         self._share += (1.0 - self._share) * _MEMORY
         self._left += (1.0 - self._left) * _RECENT
         self._settle()
