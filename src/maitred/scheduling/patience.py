@@ -20,8 +20,8 @@ class Patience:
     """An estimate that holds only while most of those who waited that long did leave.
 
     A hang-up speaks for it; an answer that was still awaited after a longer time speaks against it. It is not formed
-    before a good part of all callers has left of late, at several moments in a row: many who go at once, as the clients of
-    a program that ends, were not impatient. So a few callers who leave early, as those do who ask twice and
+    before a good part of all callers has left of late, at several moments in a row: many who go at once, as the
+    clients of a program that ends, were not impatient. So a few callers who leave early, as those do who ask twice and
     drop the slower answer, teach nothing, and get nobody else refused.
     """
 
