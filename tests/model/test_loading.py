@@ -454,3 +454,19 @@ def test_an_example_that_does_not_fit_is_refused(text: bytes, tmp_path: Path) ->
     (tmp_path / "e.json").write_bytes(text)
     with pytest.raises(Corrupt, match="example"):
         examples.read(tmp_path / "e.json", maitred.Signature({"x": "float64[n]"}, {"y": "float64[n]"}))
+
+
+def test_a_model_with_parameters_per_row_is_warmed_with_a_dict_for_each_row(tmp_path: Path) -> None:
+    file = tmp_path / "scaled.py"
+    file.write_text(
+        "import maitred\n"
+        "class Scaled(maitred.Model):\n"
+        "    signature = maitred.Signature({'x': 'float64[n]'}, {'y': 'float64[n]'})\n"
+        "    per_row_parameters = True\n"
+        "    def predict(self, batch, context):\n"
+        "        rows = zip(batch['x'], context.parameters, strict=True)\n"
+        "        return {'y': [x * own.get('by', 1) for x, own in rows]}\n"
+    )
+    loaded = load(Source(str(file)))
+    for inputs in warmup_batches(loaded, 4):
+        assert len(run(loaded.predictor, inputs)["y"]) == len(inputs["x"])

@@ -22,7 +22,7 @@ from maitred.model.description import Description
 from maitred.model.example import Arrays, Example
 from maitred.model.flavors import Flavor, Opening
 from maitred.model.manifest import EXAMPLE, Limits
-from maitred.model.predictor import Context, Predictor, Traits, WrongCount, call, call_async
+from maitred.model.predictor import Context, Predictor, Traits, WrongCount, call, call_async, rows_of
 from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, LoadRefused
 from maitred.model.signature import Signature
 from maitred.model.source import Resolved, Source, resolve, trust_for
@@ -133,6 +133,8 @@ def run(predictor: Predictor, inputs: Arrays, outputs: tuple[str, ...] | None = 
     An asynchronous model gets an event loop of its own, in a thread of its own where the caller's has one already.
     """
     context = Context(outputs=outputs, shadow=True)
+    if predictor.traits.per_row_parameters:
+        context.parameters = [{} for _ in range(rows_of(predictor.signature, inputs))]
     if not predictor.traits.asynchronous:
         return call(predictor, inputs, context)
     try:
