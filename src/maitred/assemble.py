@@ -201,7 +201,10 @@ class House:
         hurry.cancel()
         if not stop.done():
             stop.cancel()
+            await asyncio.wait({stop})
             await self.stop(0.0)
+        else:
+            stop.result()  # what went wrong while stopping is not to be lost
 
     async def _unless_hurried(self, seconds: float) -> None:
         try:
