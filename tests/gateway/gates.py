@@ -14,7 +14,8 @@ from maitred.errors import MaitredError
 from maitred.events import Event
 from maitred.gateway.rest import Rest
 from maitred.gateway.settings import GatewaySettings
-from maitred.http.exchange import JSON, Exchange
+from maitred.http.exchange import JSON, WATCHED, Exchange
+from maitred.http.heads import WATCHED_BITS, WATCHED_SHIFT, Heads, Unusual
 from maitred.messages import Outputs, Request, Result, Tensor
 from maitred.model.description import Description
 from maitred.model.predictor import Traits
@@ -104,6 +105,7 @@ class Port:
         self.events: list[Event] = []
         self.rest = Rest(self.router, self.settings, listener=self.events.append)
         self.endpoints: dict[str, FakeEndpoint] = {}
+        self._heads = Heads(1 << 30, self.rest.watched, self.rest.labels)
 
     def add(
         self,
@@ -131,9 +133,18 @@ class Port:
             body = json.dumps(body).encode()
         raw = path if isinstance(path, bytes) else path.encode()
         pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
-        exchange = FakeExchange(method, raw, b"", pairs, body, 50.0)
+        watched = self._weigh(headers or {})
+        exchange = FakeExchange(method, raw, b"", pairs, body, 50.0, None, None, watched)
         self.rest.exchange(exchange)
         return exchange
+
+    def _weigh(self, headers: dict[str, str]) -> int:
+        """An exchange's `watched`, as the HTTP/1 lane finds it."""
+        lines = [f"{name}: {value}".encode("latin-1") for name, value in headers.items()]
+        try:
+            return sum(map(self._heads.weights.__getitem__, lines)) >> WATCHED_SHIFT & WATCHED_BITS
+        except Unusual:
+            return WATCHED
 
     def ask(self, method: str, path: str | bytes, body: Any = b"", headers: dict[str, str] | None = None) -> Answer:
         return Answer(self.send(method, path, body, headers))

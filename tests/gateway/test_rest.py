@@ -434,6 +434,20 @@ def test_what_headers_and_parameters_say(port: Port) -> None:
     assert "id" not in answer.headers
 
 
+def test_labels_are_taken_along(port: Port) -> None:
+    endpoint = port.endpoints["iris"]
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    name, label = {"X-Request-Id": "r-7"}, {"traceparent": trace}
+    cases: list[tuple[dict[str, str], dict[str, str], tuple[str, str]]] = [
+        ({}, {}, ("", "")), ({}, name, ("r-7", "")), ({"id": ""}, name, ("r-7", "")),
+        ({"id": "mine"}, name, ("mine", "")),
+        ({}, label, ("", trace)), ({}, name | label, ("r-7", trace)), ({"id": "mine"}, name | label, ("mine", trace)),
+    ]  # fmt: skip
+    for body, headers, wanted in cases:
+        assert port.infer("iris", {**body, "inputs": [X]}, headers).status == 200
+        assert (endpoint.request.id, endpoint.request.trace) == wanted
+
+
 def test_lanes(port: Port) -> None:
     endpoint = port.endpoints["iris"]
     for priority, lane, deadline in ((0, NORMAL, 80.0), (1, HIGH, 80.0), (2, NORMAL, 80.0), (9, BACKGROUND, FOREVER)):

@@ -8,7 +8,8 @@ import pytest
 from http_memory import Line
 
 from maitred.http.coding import Choice
-from maitred.http.heads import LENGTH_SHIFT, MOST_LINES, PLAIN, UNWATCHED, Heads, Unusual
+from maitred.http.exchange import WATCHED
+from maitred.http.heads import LENGTH_SHIFT, MOST_LINES, PLAIN, UNWATCHED, WATCHED_BITS, WATCHED_SHIFT, Heads, Unusual
 
 LINES = [
     b"Host: x", b"Host: y", b"Host: a/b", b"host: x", b"Content-Length: 3", b"Content-Length: 0", b"Content-Length: 4",
@@ -77,15 +78,24 @@ def test_repeated_lines_never_add_up_to_a_plain_head(line: bytes, count: int) ->
     assert weight & UNWATCHED not in PLAIN
 
 
-def test_watched_headers_are_told_apart() -> None:
-    heads = Heads(1 << 20, frozenset((b"traceparent", b"content-type")))
+def test_watched_headers_and_labels_are_told_apart() -> None:
+    heads = Heads(1 << 20, frozenset((b"traceparent", b"content-type")), (b"x-request-id", b"baggage"))
     plain = [b"Host: x", b"Content-Type: application/json", b"Other: 1"]
     assert sum(map(heads.weights.__getitem__, plain)) in PLAIN
-    for line in (b"Traceparent: 00-1", b"TRACEPARENT: 2", b"Content-Type: text/plain"):
-        for count in (1, 60):
-            weight = sum(map(heads.weights.__getitem__, plain + [line] * count))
-            assert weight not in PLAIN
-            assert weight & UNWATCHED in PLAIN
+
+    def watched(*lines: bytes) -> int:
+        weight = sum(map(heads.weights.__getitem__, [*plain, *lines]))
+        assert weight & UNWATCHED in PLAIN
+        return weight >> WATCHED_SHIFT & WATCHED_BITS
+
+    assert watched() == 0
+    assert watched(b"X-Request-Id: a") == 1
+    for count in (1, 30, 60):
+        for line in (b"Traceparent: 00-1", b"TRACEPARENT: 2", b"Content-Type: text/plain"):
+            assert watched(*[line] * count) >= WATCHED
+            assert watched(b"X-Request-Id: a", b"Baggage: a", *[line] * min(count, 58)) >= WATCHED
+        assert watched(*[b"BAGGAGE: a"] * count) > 1
+        assert watched(*[b"X-Request-Id: a"] * (count + 1)) > 1
     for number in range(1000):
         assert heads.weights[b"traceparent: %d" % number] == heads.weights[b"Traceparent: 00-1"] != 0
     with pytest.raises(Unusual):

@@ -16,7 +16,18 @@ from maitred.gateway.paths import Asked, parse
 from maitred.gateway.plain import Plain
 from maitred.gateway.rows import Prediction
 from maitred.gateway.settings import GatewaySettings
-from maitred.gateway.terms import MAX_TEXT, NO_HEADS, WATCHED, Heads, Terms, check_id, read_heads, read_parameters
+from maitred.gateway.terms import (
+    LABELS,
+    MAX_TEXT,
+    NO_HEADS,
+    ONLY_REQUEST_ID,
+    WATCHED,
+    Heads,
+    Terms,
+    check_id,
+    read_heads,
+    read_parameters,
+)
 from maitred.gateway.v1 import Predict
 from maitred.gateway.v2 import Wanted, Writer
 from maitred.http.exchange import JSON, Application, Exchange
@@ -58,6 +69,7 @@ class Rest:
     __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_generation")
 
     watched = WATCHED
+    labels = LABELS
     """Headers that mean something to a route here; what goes `aside` may look at all of them."""
 
     def __init__(
@@ -252,7 +264,8 @@ class Infer:
         served = self.served
         if served.description is not self._description:
             self._compile()
-        heads = read_heads(exchange.headers) if exchange.watched else NO_HEADS
+        watched = exchange.watched
+        heads = NO_HEADS if watched <= ONLY_REQUEST_ID else read_heads(exchange.headers)
         body = exchange.body
         tensors = None
         if self._read_flat is not None and not self._not_flat and heads.json_length is None:
@@ -274,13 +287,15 @@ class Infer:
         if tensors is None:
             envelope, tensors, rows, group = self._read_closely(body, heads)
             id = envelope.id
+        if not id and watched == ONLY_REQUEST_ID:
+            heads = read_heads(exchange.headers)
         received = exchange.received_at
         request = Request(
-            tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or "", heads.trace, "", None, None,
-            len(body), received,
+            tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or heads.request_id, heads.trace, "",
+            None, None, len(body), received,
         )  # fmt: skip
         wanted, forms = self._all, None
-        if heads is not NO_HEADS or envelope.parameters is not None or envelope.outputs is not None:
+        if heads.timeout_seconds != FOREVER or envelope.parameters is not None or envelope.outputs is not None:
             wanted, forms = self._unusual(request, envelope, heads)
         if id is not None and (len(id) > MAX_TEXT or "\0" in id):
             check_id(id)
@@ -388,7 +403,6 @@ class Infer:
             request.deadline = request.received_at + seconds
         elif terms.lane == BACKGROUND:
             request.deadline = FOREVER
-        request.id = request.id or heads.request_id
         if terms.custom is not None:
             request.parameters = terms.custom
             if not self._per_row and request.group is not None:

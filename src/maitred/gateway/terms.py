@@ -15,10 +15,14 @@ from maitred.wire.binary import HEADER
 from maitred.wire.json import shown
 
 WATCHED: Final = frozenset(
-    (b"content-type", b"inference-header-content-length", b"maitred-timeout-ms", b"x-envoy-expected-rq-timeout-ms",
-     b"traceparent", b"x-request-id")
-)  # fmt: skip
-"""Headers that mean something to an infer route."""
+    (b"content-type", b"inference-header-content-length", b"maitred-timeout-ms", b"x-envoy-expected-rq-timeout-ms")
+)
+"""Headers that change what an infer route does."""
+
+LABELS: Final = (b"x-request-id", b"traceparent")
+"""Headers that it takes along."""
+ONLY_REQUEST_ID: Final = 1
+"""`Exchange.watched` where the first of them is the only one of all these."""
 
 MAX_PARAMETERS: Final = 64
 MAX_TEXT: Final = 4096
@@ -47,15 +51,12 @@ NO_HEADS: Final = Heads()
 
 def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
     """Raises Malformed for a deadline that is none, UnsupportedMedia for a body that is not JSON or binary tensors."""
-    if not any(name in WATCHED and value != JSON for name, value in headers):
-        return NO_HEADS
     heads = Heads()
     media: list[bytes] = []
     for name, value in headers:
-        if name not in WATCHED:
-            continue
         if name == b"content-type":
-            media.append(value)
+            if value != JSON:
+                media.append(value)
         elif name == b"inference-header-content-length":
             if heads.json_length is not None and heads.json_length != value:
                 raise Malformed(f"{HEADER} was sent twice with different values")
@@ -69,7 +70,7 @@ def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
         elif name == b"traceparent":
             if _TRACEPARENT.fullmatch(value):  # others are to be ignored, by the W3C's rule
                 heads.trace = value.decode()
-        else:
+        elif name == b"x-request-id":
             heads.request_id = value[:128].decode("latin-1")
     for value in media:
         check_media(value, heads.json_length is not None)

@@ -10,6 +10,9 @@ import msgspec
 
 JSON: Final = b"application/json"
 
+WATCHED: Final = 64
+"""`Exchange.watched` of a request that may have any header."""
+
 INTERNAL: Final = "the server failed on this request; report it to whoever runs this server"
 """What callers are told of a defect; the log says more."""
 
@@ -43,8 +46,9 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     """Set by the application: a `Gone`, called once if the caller leaves before the answer is complete."""
     on_drain: Callable[[], None] | None = None
     """Set by the application: called when `write` had returned False and there is room again."""
-    watched: bool = True
-    """False: none of the headers that the application watches is there, nor a Content-Type but application/json."""
+    watched: int = WATCHED
+    """At least WATCHED: headers that the application watches may be there, or a Content-Type but application/json.
+    Else which of its labels are: 0 none, 1 the first, once, and 2 or more whichever."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -86,7 +90,8 @@ class Application(Protocol):
     """Called once per request, with its whole body; answers now or later. What it raises becomes a 500.
 
     An application that reads few headers may have an attribute `watched`, the collection of their lower-case names:
-    most exchanges then come with `watched` False, so that it need not look.
+    most exchanges then come with `watched` 0, so that it need not look. `labels` names up to two more that it needs
+    now and then, so that it can tell a request that has nothing else.
     """
 
     def exchange(self, exchange: Exchange) -> None: ...

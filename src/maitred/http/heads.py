@@ -7,7 +7,7 @@ head with any other line is the parser's: knowing less costs time, never correct
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from maitred.http.coding import ANYTHING, Choice, choose
@@ -27,10 +27,15 @@ _HOST: Final = 1
 _LENGTH: Final = 1 << 6
 _ACCEPT: Final = 1 << 12
 _CHOICE_SHIFT: Final = 18
-_WATCHED: Final = 1 << 26
-UNWATCHED: Final = ~(63 * _WATCHED)
+# Of what the application watches six bits count its labels, of which the second counts twice (so it may spill into the
+# next six, and such a head passes for a watched one), and six all others.
+WATCHED_SHIFT: Final = 26
+_WATCHED: Final = 1 << 32
+UNWATCHED: Final = ~((1 << 38) - (1 << WATCHED_SHIFT))
 """What of a sum of weights does not count the headers that the application watches."""
-LENGTH_SHIFT: Final = 32
+WATCHED_BITS: Final = 4095
+"""Of a sum of weights shifted by WATCHED_SHIFT: an exchange's `watched`."""
+LENGTH_SHIFT: Final = 38
 """Above this bit a weight is a Content-Length."""
 
 _CHOICES: Final = (
@@ -67,10 +72,11 @@ class Unusual(Exception):
 class Weights(dict[bytes, int]):
     """Header line -> weight. Looking up an unknown line checks it; raises Unusual."""
 
-    __slots__ = ("_varying", "_values", "_watched", "_body_bytes")
+    __slots__ = ("_varying", "_values", "_watched", "_labels", "_body_bytes")
 
-    def __init__(self, watched: Collection[bytes], body_bytes: int) -> None:
+    def __init__(self, watched: Collection[bytes], labels: Sequence[bytes], body_bytes: int) -> None:
         self._watched = watched
+        self._labels = {name: place + 1 << WATCHED_SHIFT for place, name in enumerate(labels[:2])}
         self._body_bytes = body_bytes
         self._varying: dict[bytes, int] = {}
         """Names, as they were spelled, of headers that vary: what each weighs."""
@@ -120,6 +126,8 @@ class Weights(dict[bytes, int]):
             return _ACCEPT + (_CHOICES.index(choice) << _CHOICE_SHIFT)
         if name in _MEANINGFUL and (name != b"connection" or value.lower() != b"keep-alive"):
             raise Unusual
+        if name in self._labels:
+            return self._labels[name]
         return _WATCHED if name in self._watched and (name != b"content-type" or value != _JSON) else 0
 
     def forget(self) -> None:
@@ -133,10 +141,11 @@ class Heads:
 
     __slots__ = ("request_lines", "weights")
 
-    def __init__(self, body_bytes: int, watched: Collection[bytes] = ()) -> None:
-        """`watched`: lower-case names of the headers that the application wants to look at."""
+    def __init__(self, body_bytes: int, watched: Collection[bytes] = (), labels: Sequence[bytes] = ()) -> None:
+        """`watched`: lower-case names of the headers that the application wants to look at; `labels`: up to two more
+        that it may want to look at."""
         self.request_lines: dict[bytes, RequestLine] = {}
-        self.weights = Weights(watched, body_bytes)
+        self.weights = Weights(watched, labels, body_bytes)
 
     def learn(self, line: bytes, parsed: RequestLine) -> None:
         """Remember a request line that the parser has accepted."""

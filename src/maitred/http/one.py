@@ -14,8 +14,8 @@ import httptools
 from maitred.errors import MaitredError
 from maitred.http.answers import WAITING, Answers, OneExchange
 from maitred.http.coding import ANYTHING, check_coding
-from maitred.http.exchange import INTERNAL, JSON, error_body
-from maitred.http.heads import LENGTH_SHIFT, PLAIN, UNWATCHED, RequestLine, Unusual
+from maitred.http.exchange import INTERNAL, JSON, WATCHED, error_body
+from maitred.http.heads import LENGTH_SHIFT, PLAIN, UNWATCHED, WATCHED_BITS, WATCHED_SHIFT, RequestLine, Unusual
 from maitred.http.inflate import coding_refused, inflate
 from maitred.http.limits import (
     BODY,
@@ -159,16 +159,25 @@ class Connection(asyncio.Protocol):
             weight = sum(map(self._weigh, lines)) - (len(body) << LENGTH_SHIFT)
         except Unusual:
             weight = -1
-        choice = PLAIN.get(weight)
-        if watched := choice is None:
-            choice = PLAIN.get(weight & UNWATCHED)
-            if choice is None:
-                self._receive(data)
-                return
+        choice = PLAIN.get(weight & UNWATCHED)
+        if choice is None:
+            self._receive(data)
+            return
         self._count += 1
         method, path, query, _ = line
         exchange = OneExchange(
-            method, path, query, lines, body, port.clock(), None, None, watched, self.answers, choice, choice[1]
+            method,
+            path,
+            query,
+            lines,
+            body,
+            port.clock(),
+            None,
+            None,
+            weight >> WATCHED_SHIFT & WATCHED_BITS,
+            self.answers,
+            choice,
+            choice[1],
         )
         self.queue.append(exchange)
         try:
@@ -291,7 +300,7 @@ class Connection(asyncio.Protocol):
         received_at = self.port.clock()
         self.queue.append(
             OneExchange(
-                method, path, query, headers, body, received_at, None, None, True, self.answers, choice, plain,
+                method, path, query, headers, body, received_at, None, None, WATCHED, self.answers, choice, plain,
                 keep, old, special,
             )
         )  # fmt: skip

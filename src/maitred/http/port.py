@@ -56,7 +56,7 @@ class Port:
         """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
         self.connections: set[Connection] = set()
         self.draining = False
-        self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()))
+        self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()), getattr(app, "labels", ()))
         self.emptied: Callable[[], None] | None = None
         """Called when the last connection has closed."""
         self._choices: dict[bytes, Choice] = {}
