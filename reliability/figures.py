@@ -94,9 +94,15 @@ FIGURES: Final[dict[str, Figure]] = {
     # ------------------------------------------------------------------ B: hostile or broken input
     "B1": Figure(
         "other traffic >= 99.9 % ok, p99 <= 2x; each slow or silent connection closed in time",
-        limits={"ok_share": 0.999, "p99_times": 2.0, "grace_seconds": 2.0},
-        full={"slow_connections": 5_000, "silent_connections": 1_000, "header_seconds": 30},
-        short={"slow_connections": 500, "silent_connections": 100, "header_seconds": 3},
+        limits={"ok_share": 0.999, "p99_times": 2.0, "grace_seconds": 2.0, "body_grace_seconds": 3.0},
+        full={
+            "slow_heads": 2_500,
+            "slow_bodies": 2_500,
+            "silent_connections": 1_000,
+            "header_seconds": 30,
+            "body_seconds": 30,
+        },
+        short={"slow_heads": 500, "slow_bodies": 0, "silent_connections": 100, "header_seconds": 3},
     ),
     "B3": Figure(
         "413 <= 100 ms with <= 1 MiB read; chunked cut at the limit; RSS <= limit x in flight + 64 MiB",

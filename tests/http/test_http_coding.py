@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import resource
+import subprocess
+import sys
 import time
 import tracemalloc
 import zlib
 
+import http_resident
 import pytest
 from http_memory import Line
 from hypothesis import given
@@ -171,6 +174,40 @@ def test_bombs_stop_at_the_limit_in_time_and_memory(name: str, source: bytes) ->
     tracemalloc.stop()
     assert peak <= 1.2 * limit + held + (1 << 20)
     assert spent < 5, "1 s without the tracing of memory on an idle machine"
+
+
+def resident(kind: str, threads: int) -> list[list[int]]:
+    """The figures of http_resident.py: most memory, what is left of it, size of the coded body and of the plain one."""
+    program = [sys.executable, http_resident.__file__, kind, str(threads)]
+    done = subprocess.run(program, stdout=subprocess.PIPE, check=True, text=True)
+    return [[int(figure) for figure in line.split()] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_bombs_take_their_limit_once_and_give_it_back() -> None:
+    times = resident("bomb", threads=3)
+    assert [size for *_, size in times] == [0] * 5
+    assert max(most for most, *_ in times) <= 1.2 * http_resident.LIMIT
+    assert sum(left for _, left, *_ in times) <= 0.2 * http_resident.LIMIT, "no thread keeps any"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_a_good_body_is_never_there_twice() -> None:
+    times = resident("body", threads=1)
+    assert [size for *_, size in times] == [7_999_999] * 5
+    assert all(most <= 1.2 * size + coded for most, _, coded, size in times)
+    assert sum(left for _, left, *_ in times[1:]) <= 1 << 20, "what one leaves free is for the next"
+
+
+@pytest.mark.parametrize("size", [262_143, 262_144, 262_145, 327_681, 524_288, 532_481, 1 << 20, 5_000_000, 20 << 20])
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
+def test_large_bodies_come_out_whole_up_to_the_limit_itself(size: int, coding: bytes) -> None:
+    for plain in (bytes(size), bytes(range(256)) * (size // 256) + b"x" * (size % 256)):
+        source = zlib.compress(plain, 9) if coding == b"deflate" else gzip.compress(plain, 9)
+        assert inflate(coding, source, limit=size) == plain
+        assert inflate(coding, source, limit=1 << 40) == plain, "no more is reserved than the source can bring"
+        with pytest.raises(TooLarge):
+            inflate(coding, source, limit=size - 1)
 
 
 def test_work_on_the_loop_is_bounded() -> None:

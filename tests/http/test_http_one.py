@@ -433,7 +433,7 @@ def test_a_hang_up_is_told_once_for_each_request_that_is_not_answered() -> None:
         assert exchange.write(b"too late") is False
         exchange.end()
     assert b"too late" not in line.transport.sent
-    assert line.port.connections == set()
+    assert not line.port.connections
 
 
 def test_a_reset_is_a_hang_up_too() -> None:
@@ -716,7 +716,7 @@ def test_http2_goes_to_its_own_protocol_whole() -> None:
         line.connection.data_received(bytes([byte]))
     assert made[0].data == preface
     assert line.transport.protocol is made[0]
-    assert line.port.connections == set()
+    assert not line.port.connections
     assert Line(port=line.port).send(b"PRO").transport.sent == b""
 
 

@@ -36,8 +36,9 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     path: bytes
     """As sent, before `?`; not unescaped."""
     query: bytes
-    head: list[Any]
-    """The headers as `headers` gives them, or lines `Name: value` that nobody has looked at yet."""
+    head: Any
+    """The headers as `headers` gives them; or lines `Name: value` that nobody has looked at yet, or all that has come,
+    from the request line on."""
     body: bytes | bytearray
     """Complete, and inflated."""
     received_at: float
@@ -54,9 +55,12 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Names in lower case."""
         head = self.head
+        if type(head) is bytes:
+            head = head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
         if head and type(head[0]) is bytes:
-            self.head = head = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in head)]
-        return head
+            head = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in head)]
+        self.head = head
+        return head  # type: ignore[no-any-return]
 
     def header(self, name: bytes) -> bytes | None:
         """Value of the first header called `name` (lower case)."""

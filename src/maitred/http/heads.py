@@ -55,7 +55,7 @@ PLAIN: Final[dict[int, Choice]] = {
 _MEANINGFUL: Final = frozenset(
     (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"connection", b"proxy-connection")
 )
-_BY_VALUE: Final = frozenset((b"host", b"content-length", b"accept-encoding", b"connection", b"content-type"))
+FRAMING: Final = frozenset((b"host", b"content-length", b"accept-encoding", b"connection", b"content-type"))
 """Headers whose weight depends on their value."""
 _JSON: Final = b"application/json"
 _NAME: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
@@ -97,7 +97,7 @@ class Weights(dict[bytes, int]):
         weight = self._weigh(name, value)
         seen = self._values.get(name, 0)
         place = len(self) < _LINES and len(line) <= _LINE_BYTES
-        if name in _BY_VALUE:
+        if name in FRAMING:
             if not place and weight:
                 raise Unusual  # its weight has no place
         elif seen >= _VALUES:

@@ -222,6 +222,15 @@ BUSY: Final = 5
 CLOSING: Final = 6
 
 SWEEP_SECONDS: Final = 1.0
+SLICES: Final = 200
+"""In which a round over as many connections as there may be is cut."""
+_SLICE: Final = 50
+"""Connections that are looked at in one go at least. To end as many takes a few milliseconds."""
+
+
+def slice_size(limits: Limits) -> int:
+    """How many connections a sweep looks at before others have their turn."""
+    return max(_SLICE, -(-limits.connections // SLICES))
 
 
 def overdue(phase: int, seconds: float, limits: Limits) -> bool:

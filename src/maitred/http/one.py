@@ -40,6 +40,7 @@ from maitred.http.limits import (
     too_slow,
 )
 from maitred.http.port import LOG, Port
+from maitred.http.shapes import LEARN_AT, Shape
 
 # What has become of a connection's input.
 _FRESH: Final = 0
@@ -67,7 +68,7 @@ class Connection(asyncio.Protocol):
     """One caller's connection, and the callbacks of its parser."""
 
     __slots__ = (
-        "port", "transport", "answers", "queue",
+        "port", "transport", "answers", "queue", "_clock", "_exchange", "_shape", "_unshaped", "_sample",
         "_request_lines", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
         "_line_key", "_target", "_headers", "_head", "_body", "_upgrading", "_rejected", "_count", "_sliced", "_raw",
         "_barren", "_gained", "_sizes", "_chunk_at", "_chunk_new", "_header_count", "_ready", "_held", "_paused",
@@ -79,10 +80,18 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.answers = Answers(port, self)
         self.queue = self.answers.queue
+        self._clock = port.clock
+        self._exchange = port.exchange
         self._request_lines = port.heads.request_lines
         self._weigh = port.heads.weights.__getitem__
         self._fast = False
         """Between two requests, with nothing else to see to: the next one may be a plain one."""
+        self._shape: Shape | None = None
+        """What the next request is likely to look like."""
+        self._unshaped = 0
+        """Plain requests that did not."""
+        self._sample = _NO_LINES
+        """Header lines of the last of them, where a shape is to be learned from it and the next."""
         self._stage = _FRESH
         self._mid = False
         """A message has begun and is not complete."""
@@ -141,49 +150,59 @@ class Connection(asyncio.Protocol):
         if not self._fast or self._mid or self.queue:
             self._receive(data)
             return
+        exchange = None
+        shape = self._shape
+        if shape is not None:
+            match, method, path, watched, choice, plain = shape
+            if found := match(data):
+                length, body = found.groups()
+                if int(length) == len(body):
+                    exchange = OneExchange(
+                        method, path, b"", data, body, self._clock(), None, None, watched, self.answers, choice, plain
+                    )
+        if exchange is None:
+            exchange = self._plain(data)
+            if exchange is None:
+                self._receive(data)
+                return
+        self._count += 1
+        self.queue.append(exchange)
+        try:
+            self._exchange(exchange)
+        except Exception:
+            self._raised(exchange)
+
+    def _plain(self, data: bytes) -> OneExchange | None:
+        """A complete plain request made of lines that are known; None for all else."""
         port = self.port
         pieces = data.split(b"\r\n") if len(data) <= port.plain_bytes else _NO_LINES
         if len(pieces) < 4:
-            self._receive(data)
-            return
-        key = pieces[0]
+            return None
+        key, *lines, end, body = pieces
         line = self._request_lines.get(key)
-        if line is None or pieces[-2] or len(pieces) > port.most_lines:
+        if line is None or end or len(pieces) > port.most_lines:
             self._line_key = key
-            self._receive(data)
-            return
-        lines = pieces[1:-2]
-        body = pieces[-1]
+            return None
         # What is left of the weight without the body's length is the kind of head, if the body is complete and alone.
         try:
             weight = sum(map(self._weigh, lines)) - (len(body) << LENGTH_SHIFT)
         except Unusual:
-            weight = -1
+            return None
         choice = PLAIN.get(weight & UNWATCHED)
         if choice is None:
-            self._receive(data)
-            return
-        self._count += 1
+            return None
         method, path, query, _ = line
-        exchange = OneExchange(
-            method,
-            path,
-            query,
-            lines,
-            body,
-            port.clock(),
-            None,
-            None,
-            weight >> WATCHED_SHIFT & WATCHED_BITS,
-            self.answers,
-            choice,
-            choice[1],
+        watched = weight >> WATCHED_SHIFT & WATCHED_BITS
+        if self._sample:
+            learned = port.shapes.learn(key, method, path, self._sample, lines, watched, choice)
+            self._shape = learned or self._shape
+            self._sample = _NO_LINES
+        self._unshaped += 1
+        if self._unshaped in LEARN_AT:
+            self._sample = lines
+        return OneExchange(
+            method, path, query, lines, body, port.clock(), None, None, watched, self.answers, choice, choice[1]
         )
-        self.queue.append(exchange)
-        try:
-            port.exchange(exchange)
-        except Exception:
-            self._raised(exchange)
 
     def eof_received(self) -> bool:
         self._hang_up()
@@ -513,7 +532,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, exchange: OneExchange) -> None:
         try:
-            self.port.exchange(exchange)
+            self._exchange(exchange)
         except Exception:
             self._raised(exchange)
 

@@ -12,7 +12,8 @@ from maitred.clock import Clock
 from maitred.http.coding import Choice, choose
 from maitred.http.exchange import JSON, REASONS, Application
 from maitred.http.heads import MOST_LINES, Heads
-from maitred.http.limits import Limits
+from maitred.http.limits import SLICES, SWEEP_SECONDS, Limits, slice_size
+from maitred.http.shapes import Shapes
 
 if TYPE_CHECKING:
     from maitred.http.one import Connection
@@ -26,12 +27,23 @@ _REMEMBERED_BYTES: Final = 512
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
+class Roll(dict["Connection", None]):
+    """Connections, in the order in which they came."""
+
+    def add(self, connection: Connection) -> None:
+        self[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        self.pop(connection, None)
+
+
 class Port:
     """Belongs to one loop."""
 
     __slots__ = (
-        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "json_ok", "_plain_below",
-        "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices", "_workers",
+        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "shapes", "json_ok",
+        "_plain_below", "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices", "_workers",
+        "_unswept", "_slice", "_sweeping",
     )  # fmt: skip
 
     def __init__(
@@ -54,13 +66,18 @@ class Port:
         """So many headers, with the lines around them, are known here."""
         self.two = two
         """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
-        self.connections: set[Connection] = set()
+        self.connections = Roll()
         self.draining = False
         self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()), getattr(app, "labels", ()))
+        self.shapes = Shapes(limits)
         self.emptied: Callable[[], None] | None = None
         """Called when the last connection has closed."""
         self._choices: dict[bytes, Choice] = {}
         self._workers: ThreadPoolExecutor | None = None
+        self._unswept: list[Connection] = []
+        """Those that this round of sweeping has not come to, the next one last."""
+        self._slice = slice_size(limits)
+        self._sweeping: asyncio.TimerHandle | None = None
         self.json_ok: dict[int, bytes] = {}
         """Head by size of body, for bodies that are not compressed; begun anew every second, with the date."""
         self.set_date("Thu, 01 Jan 1970 00:00:00 GMT")
@@ -125,13 +142,34 @@ class Port:
         return sum(len(connection.queue) for connection in self.connections)
 
     def sweep(self) -> None:
-        """Close the connections whose time is up; called once a second."""
+        """Begin a round in which the connections whose time is up are closed; called every `SWEEP_SECONDS`.
+
+        A round is cut into slices, so that thousands of connections, or the end of thousands, hold up nobody. It goes
+        through them in the order in which they came, at the same pace every time: none waits for longer than
+        `SWEEP_SECONDS` from one look to the next, unless the loop is held up by others.
+        """
         self.heads.make_room()
+        behind = len(self._unswept)
+        if behind <= len(self.connections):  # else a whole round behind
+            self._unswept[:0] = reversed(self.connections)
+            if not behind:
+                self._sweep_slice()
+
+    def _sweep_slice(self) -> None:
+        unswept, connections = self._unswept, self.connections
+        due = unswept[-self._slice :]
+        del unswept[-self._slice :]
+        self._sweeping = self.loop.call_later(SWEEP_SECONDS / SLICES, self._sweep_slice) if unswept else None
         now = self.clock()
-        for connection in tuple(self.connections):
-            connection.sweep(now)
+        for connection in reversed(due):
+            if connection in connections:
+                connection.sweep(now)
 
     def close(self) -> None:
+        self._unswept.clear()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
             self._workers = None

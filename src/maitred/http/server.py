@@ -52,9 +52,9 @@ class Server:
     def _tick(self) -> None:
         """Once a second: the time of day for answers, and the connections whose time is up."""
         shared = self._shared()
+        self._timer = shared.loop.call_later(SWEEP_SECONDS, self._tick)
         shared.set_date(formatdate(time.time(), usegmt=True))
         shared.sweep()
-        self._timer = shared.loop.call_later(SWEEP_SECONDS, self._tick)
 
     def _shared(self) -> Port:
         if self._port is None:
