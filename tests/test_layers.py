@@ -34,7 +34,8 @@ MAY_ALSO = {("model", "wire"), ("client", "model.signature"), ("embed", "observe
 RULES = {
     "errors", "messages", "events", "model.signature", "model.predictor", "wire.coerce", "wire.tensors",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
-    "scheduling.dispatcher", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
+    "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
+    "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
     "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",
     "jobs.states", "stream.windows", "planner.arrivals", "planner.service_times", "planner.simulate",
     "planner.capacity", "client.retry", "client.breaker", "client.hedge", "client.balance",

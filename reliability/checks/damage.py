@@ -11,6 +11,7 @@ import time
 from collections import Counter
 
 from reliability.driver import (
+    Answer,
     ConnectionLost,
     House,
     OpenLoop,
@@ -30,6 +31,10 @@ from reliability.judge import Case, Check, percentile
 
 SLEEPER_CAPACITY = 4 * 8 / 0.0116
 """Rows a second of four replicas that run eight rows in 10 ms + 0.2 ms a row."""
+
+
+FRUITLESS_DEATHS = 5
+"""So many deaths of one copy without an answer in between, and its model has failed."""
 
 
 async def _kill_now_and_then(house: House, kills: int, every: float) -> tuple[list[float], list[float]]:
@@ -138,50 +143,132 @@ async def a3(case: Case) -> None:
 
 
 async def a4(case: Case) -> None:
-    models = {"mortal": model("Mortal", replicas=2), "echo": model("Echo")}
+    models = {
+        "mortal": model("Mortal", replicas=2), "looping": model("Logged"), "unlucky": model("Sleeper"),
+        "echo": model("Echo"),
+    }  # fmt: skip
     others: list[str] = []
     async with House(models) as house:
         done = asyncio.Event()
-
-        async def bystander() -> None:
-            number = 0
-            while not done.is_set():
-                number += 1
-                answer = await house.client.infer("echo", nonces(number))
-                if answer.status != 200 or wrong_nonce(answer, number):
-                    others.append(f"{answer.status} {answer.body[:100]!r}")
-                await asyncio.sleep(0.02)
-
-        watching = asyncio.create_task(bystander())
-        echo = {int(mark[0]) for mark in house.marked("loads") if mark[2] == "Echo"}
-        house.tell("die")
-        killed = time.monotonic()
-        for pid in set(house.workers()) - echo:
-            os.kill(pid, signal.SIGKILL)
-        unready, refused = 99.0, 99.0
-        while time.monotonic() < killed + 10 and (unready == 99.0 or refused == 99.0):
-            answer = await house.client.infer("mortal", nonces(1), 10)
-            if answer.status == 503 and refused == 99.0:
-                refused = answer.seconds
-            if (await house.client.ask("GET", "/v2/models/mortal/ready")).status == 503 and unready == 99.0:
-                unready = time.monotonic() - killed
-            await asyncio.sleep(0.05)
-        state, reason, failed = "", "", 99.0
-        while time.monotonic() < killed + case.limit("failed_seconds"):
-            index = (await house.client.ask("POST", "/v2/repository/index", b"{}")).json()
-            entry = next(row for row in index if row["name"] == "mortal")
-            state, reason = str(entry.get("state")), str(entry.get("reason", ""))
-            loads = len(house.marked("loads"))
-            await asyncio.sleep(1.0)
-            if state != "READY" and reason and len(house.marked("loads")) == loads:
-                failed = time.monotonic() - killed
-                break
+        watching = asyncio.create_task(_ask_on(house, "echo", done, others))
+        await _killed_once(case, house)
+        await _killed_each_time(case, house)
+        await _never_up_again(case, house)
         done.set()
-        await watching
+        others += [f"{answer.status} {answer.body[:100]!r}" for answer in await watching if answer.status != 200]
+    case.none("failures of the other models", others)
+
+
+async def _ask_on(house: House, name: str, done: asyncio.Event, wrong: list[str]) -> list[Answer]:
+    """Ask a model every 20 ms, however long its answers take, until `done`; all answers."""
+    answers: list[Answer] = []
+
+    async def ask(number: int) -> None:
+        answer = await house.client.infer(name, nonces(number), 10)
+        answers.append(answer)
+        if answer.status == 200 and wrong_nonce(answer, number):
+            wrong.append(f"{name} answered {answer.body[:100]!r}")
+
+    async with asyncio.TaskGroup() as asked:
+        number = 0
+        while not done.is_set():
+            number += 1
+            asked.create_task(ask(number))
+            await asyncio.sleep(0.02)
+    return answers
+
+
+def _judge_outage(case: Case, kind: str, answers: list[Answer]) -> None:
+    """Whoever asks while no copy is ready is served, or refused soon and told when to come again."""
+    other = [f"{answer.status} {answer.body[:100]!r}" for answer in answers if answer.status not in (200, 503)]
+    mute = [answer.body[:100].decode() for answer in answers if answer.status == 503 and not _retry_after(answer)]
+    refused = sum(answer.status == 503 for answer in answers)
+    worst = max((answer.seconds for answer in answers), default=99.0)
+    case.none(f"neither served nor 503 ({kind})", other + mute)
+    case.at_most(
+        f"{kind}: {refused} of {len(answers)} refused, slowest of all", worst, case.limit("request_seconds"), " s"
+    )
+
+
+def _retry_after(answer: Answer) -> bool:
+    return int(answer.headers.get("retry-after", "0")) >= 1
+
+
+def _pids(house: House, kind: str) -> set[int]:
+    """Processes that have begun to load a class of reliability/models.py and are alive."""
+    return {int(mark[0]) for mark in house.marked("loads") if mark[2] == kind} & set(house.workers())
+
+
+async def _is_ready(house: House, name: str) -> bool:
+    return (await house.client.ask("GET", f"/v2/models/{name}/ready")).status == 200
+
+
+async def _state(house: House, name: str) -> tuple[str, str]:
+    index = (await house.client.ask("POST", "/v2/repository/index", b"{}")).json()
+    entry = next(row for row in index if row["name"] == name)
+    return str(entry.get("state")), str(entry.get("reason", ""))
+
+
+async def _killed_once(case: Case, house: House) -> None:
+    """The only copy dies by chance and is started again."""
+    done, wrong = asyncio.Event(), list[str]()
+    asking = asyncio.create_task(_ask_on(house, "unlucky", done, wrong))
+    await asyncio.sleep(0.3)
+    for pid in _pids(house, "Sleeper"):
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(0.2)
+    until_ready = time.monotonic() + 10
+    while not await _is_ready(house, "unlucky") and time.monotonic() < until_ready:
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    done.set()
+    _judge_outage(case, "one death", await asking)
+    case.none("wrong", wrong)
+
+
+async def _killed_each_time(case: Case, house: House) -> None:
+    """The only copy dies each time that it is ready, before it was asked for anything."""
+    started, kills = time.monotonic(), 0
+    state, reason = "", ""
+    while state != "UNAVAILABLE" and time.monotonic() < started + case.limit("failed_seconds"):
+        if await _is_ready(house, "looping"):
+            for pid in _pids(house, "Logged"):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+                await until(lambda pid=pid: not alive(pid), 5)  # type: ignore[misc]
+        await asyncio.sleep(0.05)
+        state, reason = await _state(house, "looping")
+    given_up = state == "UNAVAILABLE" and "SIGKILL" in reason and kills == FRUITLESS_DEATHS
+    case.fact(f"given up after {kills} deaths in {time.monotonic() - started:.1f} s ({state}: {reason[:80]})", given_up)
+    answer = await house.client.infer("looping", nonces(1), 10)
+    _judge_outage(case, "failed", [answer])
+
+
+async def _never_up_again(case: Case, house: House) -> None:
+    """All copies die, and none can be started any more."""
+    house.tell("die")
+    done, wrong = asyncio.Event(), list[str]()
+    killed = time.monotonic()
+    for pid in _pids(house, "Mortal"):
+        os.kill(pid, signal.SIGKILL)
+    asking = asyncio.create_task(_ask_on(house, "mortal", done, wrong))
+    unready = failed = 99.0
+    state, reason = "", ""
+    while time.monotonic() < killed + case.limit("failed_seconds") and failed == 99.0:
+        if unready == 99.0 and not await _is_ready(house, "mortal"):
+            unready = time.monotonic() - killed
+        state, reason = await _state(house, "mortal")
+        if state == "UNAVAILABLE" and reason:
+            failed = time.monotonic() - killed
+        await asyncio.sleep(0.05)
+    loads = len(house.marked("loads"))
+    await asyncio.sleep(1.0)
+    case.fact("not started again", len(house.marked("loads")) == loads)
+    done.set()
     case.at_most("readiness 503 after", unready, case.limit("readiness_seconds"), " s")
-    case.at_most("requests 503 in", refused, case.limit("request_seconds"), " s")
+    _judge_outage(case, "all dead", await asking)
     case.at_most(f"given up ({state}: {reason[:80]}) after", failed, case.limit("failed_seconds"), " s")
-    case.none("failures of the other model", others)
+    case.none("wrong", wrong)
 
 
 async def a5(case: Case) -> None:

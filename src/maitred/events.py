@@ -15,7 +15,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchEnded(Event, frozen=True, gc=False):
-    """A replica has answered a batch, or was lost while it ran it."""
+    """A replica has answered a batch, or was lost while it ran it. Moments are on the monotonic clock, in seconds."""
 
     replica: int
     rows: int
@@ -24,14 +24,13 @@ class BatchEnded(Event, frozen=True, gc=False):
     """`ok`, `raised`, `wrong_count`, `out_of_memory` or `lost`."""
     ok: int
     """Members that were answered by this batch."""
-    decode_seconds: list[float]
-    """Per member: from its last byte to its submission."""
-    queue_seconds: list[float]
-    """Per member: from submission to the batch's start."""
-    total_seconds: list[float]
-    """Per member: from its last byte to its end."""
-    batch_seconds: float
-    """From the batch's start to the replica's answer, without the model's own time."""
+    received_at: list[float]
+    """Per member: when its last byte was read; 0.0 where it did not come over a wire."""
+    submitted_at: list[float]
+    """Per member."""
+    started_at: float
+    ended_at: float
+    """When the replica answered."""
     model_seconds: float
     encode_seconds: float
     """Ending the tickets: the time in which gateways encode the answers."""

@@ -204,7 +204,7 @@ class TestEventLog:
 
     def test_what_went_well_and_what_callers_did_is_not_logged(self, log):
         listener, lines = log
-        listener(BatchEnded("m", "1", 1, 1, 1, "ok", 1, [0.0], [0.0], [0.0], 0.0, 0.0, 0.0))
+        listener(BatchEnded("m", "1", 1, 1, 1, "ok", 1, [0.0], [0.0], 0.0, 0.0, 0.0, 0.0))
         for error in TABLE:
             if error.fault == "caller":
                 listener(RequestEnded("m", "1", error.code, 0.0))
@@ -225,5 +225,5 @@ class TestEventLog:
     def test_a_failed_batch_is_told_of_by_its_outcome(self, log):
         listener, lines = log
         for outcome in ("raised", "lost", "raised"):
-            listener(BatchEnded("m", "1", 1, 4, 4, outcome, 0, [], [], [], 0.0, 0.1, 0.0))
+            listener(BatchEnded("m", "1", 1, 4, 4, outcome, 0, [], [], 0.0, 0.1, 0.1, 0.0))
         assert [line["cause"] for line in lines()] == ["raised", "lost"]

@@ -36,9 +36,14 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 
 def batch(outcome: str = "ok", seconds: tuple[float, ...] = (0.002, 0.003), model: str = "m") -> BatchEnded:
-    size = len(seconds)
-    ok, decode, queue = size if outcome == "ok" else 0, [0.00001] * size, [0.0005] * size
-    return BatchEnded(model, "1", 1, size, size, outcome, ok, decode, queue, list(seconds), 0.0001, 0.001, 0.0002)
+    """Each member waits for as long as `seconds` says, but for the last 1.1 ms: the model's own time and 0.1 ms."""
+    size, end = len(seconds), 50.0
+    arrivals = [end - waited for waited in seconds]
+    ok = size if outcome == "ok" else 0
+    return BatchEnded(
+        model, "1", 1, size, size, outcome, ok, arrivals, [arrival + 1e-6 for arrival in arrivals], end - 0.0011, end,
+        0.001, 0.0002,
+    )  # fmt: skip
 
 
 def pool(best_rows_per_second: float = 1000.0) -> SimpleNamespace:
@@ -96,15 +101,19 @@ def test_strict_parsers_accept_a_page_with_everything_on_it(accept):
         f"maitred_rows_total{{{pairs}}}": 2,
         f"maitred_arrived_rows_total{{{pairs}}}": 2000,
         f"maitred_queue_seconds_count{{{pairs}}}": 2,
-        f'maitred_queue_seconds_bucket{{{pairs},le="0.00025"}}': 0,
-        f'maitred_queue_seconds_bucket{{{pairs},le="0.0005"}}': 2,
+        f'maitred_queue_seconds_bucket{{{pairs},le="0.0005"}}': 0,
+        f'maitred_queue_seconds_bucket{{{pairs},le="0.001"}}': 1,
         f'maitred_queue_seconds_bucket{{{pairs},le="+Inf"}}': 2,
-        f"maitred_queue_seconds_sum{{{pairs}}}": 0.001,
+        f"maitred_queue_seconds_sum{{{pairs}}}": 0.0028 - 2e-6,
+        f'maitred_batch_seconds_bucket{{{pairs},le="0.00025"}}': 1,
         f"maitred_batch_seconds_count{{{pairs}}}": 1,
+        f"maitred_batch_seconds_sum{{{pairs}}}": 0.0001,
         f"maitred_model_seconds_sum{{{pairs}}}": 0.001,
         f"maitred_decode_seconds_count{{{pairs}}}": 2,
+        f"maitred_decode_seconds_sum{{{pairs}}}": 2e-6,
         f"maitred_encode_seconds_count{{{pairs}}}": 1,
         f'maitred_request_seconds_count{{{pairs},outcome="ok"}}': 2,
+        f'maitred_request_seconds_sum{{{pairs},outcome="ok"}}': 0.005,
         f'maitred_request_seconds_count{{{pairs},outcome="error"}}': 2,
         f'maitred_batch_rows_bucket{{{pairs},le="1.0"}}': 0,
         f'maitred_batch_rows_bucket{{{pairs},le="2.0"}}': 1,
@@ -161,6 +170,28 @@ def test_counting_a_batch_at_once_is_counting_each_value(many, scale):
         assert value <= (*scale[0], math.inf)[bisect_left(scale[0], value)]
     assert at_once.counts == singly.counts and sum(at_once.counts) == len(many)
     assert at_once.total == pytest.approx(singly.total)
+
+
+@given(st.lists(st.floats(0, 1000), max_size=100), st.sampled_from([LONG, SHORT, ROWS]))
+def test_counting_moments_is_counting_how_long_ago_they_are(many, scale):
+    since, singly = Histogram(*scale), Histogram(*scale)
+    since.observe_since(many, 1000.0)
+    for moment in many:
+        singly.observe(1000.0 - moment)
+    assert since.counts == singly.counts
+    assert since.total == pytest.approx(singly.total)
+
+
+def test_members_without_a_wire_took_no_time_to_decode():
+    metrics = Metrics()
+    for _ in range(1000):
+        metrics(BatchEnded("m", "1", 1, 2, 2, "ok", 2, [0.0, 9.0], [10.0, 10.0], 11.0, 12.0, 0.5, 0.0))
+    found = values(metrics)
+    pairs = 'model="m",version="1"'
+    assert found[f"maitred_decode_seconds_sum{{{pairs}}}"] == 1000
+    assert found[f'maitred_request_seconds_sum{{{pairs},outcome="ok"}}'] == 5000
+    assert found[f"maitred_queue_seconds_sum{{{pairs}}}"] == 2000
+    assert found[f"maitred_batch_seconds_sum{{{pairs}}}"] == 500
 
 
 @given(st.lists(st.sampled_from(["batch", "lost", "raised", "refused", "http"]), max_size=20), st.randoms())

@@ -15,14 +15,26 @@ from hypothesis import strategies as st
 from loops import run
 from maitred.clock import ManualClock
 from maitred.endpoint import Ticket
-from maitred.errors import DeadlinePassed, Draining, MaitredError, ModelFault, NoReplica, Quarantined, TooLarge
-from maitred.events import BatchEnded, Event, RequestEnded
+from maitred.errors import (
+    DeadlinePassed,
+    Draining,
+    MaitredError,
+    ModelFault,
+    NoReplica,
+    Quarantined,
+    ReplicaLost,
+    TooLarge,
+)
+from maitred.events import BatchEnded, Event, RequestEnded, nobody
 from maitred.messages import FOREVER, Outputs, Request, Tensor
 from maitred.model.description import Description
 from maitred.model.predictor import Traits
 from maitred.model.signature import Signature
+from maitred.model.source import Source
+from maitred.pool import build
 from maitred.pool.pool import Pool
 from maitred.pool.settings import SupervisorSettings
+from maitred.replica.replica import ReplicaSettings
 from maitred.scheduling.dispatcher import DispatchSettings
 
 ECHO = Description(name="echo", signature=Signature({"x": "int64[n]"}, {"y": "int64[n]"}))
@@ -35,6 +47,7 @@ class Copy:
         self.id = id
         self.room = room
         self.pid = None
+        self.refused = False
         self.pool = pool
         self.batches: dict[int, list[Request]] = {}
         self.cancelled: list[int] = []
@@ -174,7 +187,7 @@ def test_one_event_a_batch_counts_every_member() -> None:
         house.copies[0].answer()
         batches = [event for event in house.events if isinstance(event, BatchEnded)]
         assert [(event.rows, event.requests, event.ok) for event in batches] == [(10, 10, 10)]
-        assert len(batches[0].queue_seconds) == 10
+        assert len(batches[0].received_at) == len(batches[0].submitted_at) == 10
 
     story(play)
 
@@ -416,6 +429,104 @@ def test_a_failed_model_refuses_what_waits() -> None:
         assert isinstance(waiting.error, NoReplica)
 
     story(play)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for it, a second at most."""
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come true")
+
+
+def test_without_a_ready_copy_requests_wait_a_moment_and_are_refused() -> None:
+    """A4: the pool is woken for them although no deadline is near."""
+
+    async def play() -> None:
+        house = House(max_batch_rows=4, outage_seconds=0.01)
+        ran = house.ask(1)
+        await turn()
+        house.copies[0].lose()
+        waiting, oversized = house.ask(2), house.ask(*range(12))
+        await turn()
+        assert not waiting.ended and not oversized.ended
+        house.clock.advance(0.02)
+        await until(lambda: waiting.ended)
+        assert isinstance(ran.error, ReplicaLost)
+        assert isinstance(waiting.error, NoReplica) and isinstance(oversized.error, NoReplica)
+        assert isinstance(house.ask(3).error, NoReplica), "at once"
+        assert house.pool.snapshot().waiting_rows == [0, 0, 0]
+        await until(lambda: len(house.copies) == 2)
+        house.copies[1].come()
+        served = house.ask(4)
+        await turn()
+        house.copies[1].answer()
+        assert house.answer_of(served) == [4]
+        assert house.counted() == Counter({"no_replica": 3, "replica_lost": 1, "ok": 1})
+        assert set(house.ends.values()) == {1}
+
+    story(play)
+
+
+def test_a_copy_that_is_back_soon_serves_those_who_waited() -> None:
+    async def play() -> None:
+        house = House()
+        house.copies[0].lose()
+        waiting = house.ask(1)
+        await until(lambda: len(house.copies) == 2)
+        house.clock.advance(0.7)
+        house.copies[1].come()
+        await turn()
+        house.copies[1].answer()
+        assert house.answer_of(waiting) == [1]
+
+    story(play)
+
+
+def test_while_copies_die_one_after_the_other_requests_are_refused_at_once() -> None:
+    async def play() -> None:
+        house = House()
+        house.copies[0].lose()
+        waiting = house.ask(1)
+        await until(lambda: len(house.copies) == 2)
+        assert not waiting.ended
+        house.copies[1].lose("exited with code 3")
+        assert isinstance(waiting.error, NoReplica) and isinstance(house.ask(2).error, NoReplica)
+        assert house.states[-1] == "loading"
+
+    story(play)
+
+
+def test_what_the_copies_share_is_given_back_after_the_last_of_them() -> None:
+    async def play() -> None:
+        house = House()
+        order: list[str] = []
+        house.pool._close = lambda: order.append(f"closed, {house.copies[0].stopped}")
+        await house.pool.drain(0.0)
+        assert order == ["closed, True"] and house.pool._replicas == {}
+
+    story(play)
+
+
+@pytest.mark.parametrize(("kind", "closed"), [("process", 1), ("thread", 0), ("inline", 0)])
+def test_a_built_pool_closes_its_shared_memory(kind: Any, closed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    closings: list[object] = []
+    monkeypatch.setattr(build.Arena, "close", lambda arena: closings.append(arena))
+
+    async def play() -> None:
+        pool = build.build_pool(
+            Source("model.py", "echo"), "1", kind, DispatchSettings(), SupervisorSettings(), ReplicaSettings(),
+            NobodyWatches(), asyncio.get_running_loop(), nobody,
+        )  # fmt: skip
+        await pool.drain(0.0)
+        assert len(closings) == closed
+
+    story(play)
+
+
+class NobodyWatches:
+    def changed(self, state: str, reason: str, description: Description | None) -> None: ...
 
 
 @pytest.mark.parametrize("replicas", [1, 3])

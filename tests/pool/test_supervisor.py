@@ -46,6 +46,7 @@ class Copy:
         self.id = id
         self.calls: list[str] = []
         self.is_frozen = False
+        self.refused = False
 
     def launch(self) -> None:
         self.calls.append("launch")
@@ -65,6 +66,7 @@ class Charge:
         self.states: list[tuple[str, str]] = []
         self.serving: list[int] = []
         self.running: dict[int, float] = {}
+        self.told_reasons: list[str] = []
 
     def joined(self, replica: Any) -> None:
         self.serving.append(replica.id)
@@ -82,7 +84,9 @@ class Charge:
     def changed(self, state: str, reason: str, description: Any) -> None:
         self.states.append((state, reason))
 
-    def told(self, replica: Any, state: str, reason: str) -> None: ...
+    def told(self, replica: Any, state: str, reason: str) -> None:
+        if reason:
+            self.told_reasons.append(reason)
 
 
 class House:
@@ -235,3 +239,139 @@ def test_deaths_that_an_input_is_to_blame_for_are_no_loop_of_crashes() -> None:
         house.loop.advance(1.0)
     assert all(state != "failed" for state, _ in house.charge.states)
     assert len(house.copies) == 21
+
+
+def test_a_loop_of_deaths_is_known_from_the_second_on() -> None:
+    house = House(replicas=1, restart_seconds=0.0)
+    supervisor = house.supervisor
+    supervisor.start()
+    house.ready(0)
+    house.lose(0)
+    assert not supervisor.looping(), "one death is bad luck"
+    house.loop.advance(0.0)
+    house.ready(1)
+    house.lose(1)
+    assert supervisor.looping()
+    house.loop.advance(0.0)
+    house.ready(2)
+    assert supervisor.looping(), "it has yet to answer something"
+    copy: Any = house.copies[2]
+    supervisor.useful(copy)
+    assert not supervisor.looping()
+    house.lose(2)
+    assert not supervisor.looping()
+
+
+def test_loads_that_fail_are_deaths_too() -> None:
+    house = House(replicas=1, max_load_attempts=10)
+    house.supervisor.start()
+    house.lose(0, "exited with code 3")
+    assert not house.supervisor.looping()
+    house.loop.advance(1.0)
+    house.lose(1, "exited with code 3")
+    assert house.supervisor.looping()
+    house.loop.advance(1.0)
+    house.ready(2)
+    assert not house.supervisor.looping()
+    house.lose(2)
+    house.loop.advance(1.0)
+    house.lose(3, "exited with code 3")
+    assert house.supervisor.looping(), "a death and a load that failed"
+
+
+def test_there_is_hope_while_any_seat_has_lost_only_one() -> None:
+    house = House(replicas=2, max_load_attempts=10)
+    house.supervisor.start()
+    house.ready(0)
+    house.ready(1)
+    house.lose(0)
+    house.lose(1)
+    house.loop.advance(0.0)
+    house.lose(2)
+    assert not house.supervisor.looping()
+    house.lose(3)
+    assert house.supervisor.looping()
+
+
+def test_old_deaths_are_no_loop() -> None:
+    house = House(replicas=1, fruitless_seconds=10.0)
+    house.supervisor.start()
+    for index in range(3):
+        house.ready(index)
+        house.loop.advance(11.0)
+        house.lose(index)
+        house.loop.advance(0.5)
+        assert not house.supervisor.looping()
+
+
+def test_a_load_that_was_refused_by_decision_is_not_repeated() -> None:
+    house = House(replicas=2)
+    house.supervisor.start()
+    house.copies[0].refused = True
+    house.lose(0, "a file is not as it was packed")
+    assert house.charge.states == [("failed", "a file is not as it was packed")]
+    assert house.copies[1].calls[-1].startswith("kill"), "what loads the same is given up"
+    house.lose(1, "was killed: the model has failed")
+    house.loop.advance(100.0)
+    assert len(house.copies) == 2 and len(house.charge.states) == 1
+    assert house.supervisor.loading_count() == 0
+
+
+def test_a_copy_that_serves_is_not_given_up_for_one_that_was_refused() -> None:
+    house = House(replicas=2)
+    house.supervisor.start()
+    house.ready(0)
+    house.copies[1].refused = True
+    house.lose(1, "a file is not as it was packed")
+    assert house.charge.states == [("ready", "")] and house.copies[0].calls == ["launch"]
+    house.loop.advance(10.0)
+    assert len(house.copies) == 3, "whoever puts the file right need not do more"
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_failed_model_fails_once_and_does_not_come_back(ready: bool) -> None:
+    house = House(replicas=2, max_load_attempts=3, restart_seconds=0.0)
+    house.supervisor.start()
+    house.lose(0, "ValueError: no weights")
+    house.loop.advance(0.0)
+    house.lose(1, "ValueError: no weights")
+    house.lose(2, "ValueError: no weights")
+    house.loop.advance(0.0)
+    last = len(house.copies) - 1
+    if ready:
+        house.ready(last)
+    for index in range(3, last + 1):
+        house.lose(index, "was killed")
+    house.loop.advance(100.0)
+    assert [state for state, _ in house.charge.states].count("failed") == 1
+    assert house.charge.states[-1][0] == "failed" and house.charge.serving == []
+
+
+def test_the_reason_of_the_end_is_told_once() -> None:
+    house = House(replicas=1, max_load_attempts=2)
+    house.supervisor.start()
+    for index in range(2):
+        house.lose(index, f"reason {index}")
+        house.loop.advance(30.0)
+    assert house.charge.told_reasons == ["reason 0"]
+    assert house.charge.states[-1] == ("failed", "reason 1")
+
+
+def test_who_was_stopped_while_it_loaded_is_said_to_have_been() -> None:
+    house = House(replicas=1)
+    house.supervisor.start()
+    house.copies[0].is_frozen = True
+    house.loop.advance(30.0)
+    assert house.copies[0].calls == ["launch"], "a start has a limit of its own"
+    house.lose(0, "was killed: it was not ready after 30 s")
+    slow = "was killed: it was not ready after 30 s"
+    assert house.charge.states == [
+        ("loading", f"{slow}; its process had been stopped from outside, for the last 29 s at least")
+    ]
+    house.loop.advance(5.0)
+    house.copies[1].is_frozen = True
+    house.loop.advance(5.0)
+    house.copies[1].is_frozen = False
+    house.loop.advance(5.0)
+    house.lose(1, "exited with code 3")
+    assert house.charge.states[-1] == ("loading", "exited with code 3"), "it went on"

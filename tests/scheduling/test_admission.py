@@ -10,6 +10,7 @@ from maitred.errors import DeadlinePassed, MaitredError, NoReplica, QueueFull, T
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL, Request
 from maitred.scheduling.admission import LaneLimits, Load, decide
 from maitred.scheduling.curve import Curve
+from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import Lane
 
@@ -42,8 +43,10 @@ class Case:
         if self.learned:
             for _ in range(10):
                 curve.teach(10, 0.1)
-        load = Load(lanes, curve, 10, self.patience, 29.0)
-        load.slots, load.room, load.expected = self.slots, self.room, self.expected
+        outage = Outage(0.8)
+        outage.expected = self.expected
+        load = Load(lanes, curve, 10, self.patience, 29.0, outage)
+        load.slots, load.room = self.slots, self.room
         load.oldest_started_at, load.oldest_rows = NOW, 10
         load.learn(10, LIMITS.max_waiting_rows)
         return load

@@ -48,8 +48,11 @@ def ending(ticket: Ticket) -> Ending:
 class Chaos(RuleBasedStateMachine):
     """Submits, hang-ups, losses, failures and time in any order."""
 
-    @initialize(replicas=st.integers(1, 3), room=st.integers(1, 2), effects=st.booleans(), seed=st.integers(0, 1000))
-    def open(self, replicas: int, room: int, effects: bool, seed: int) -> None:
+    @initialize(
+        replicas=st.integers(1, 3), room=st.integers(1, 2), effects=st.booleans(), seed=st.integers(0, 1000),
+        restart=st.sampled_from([0.1, 0.1, 2.0]),
+    )  # fmt: skip
+    def open(self, replicas: int, room: int, effects: bool, seed: int, restart: float) -> None:
         self.chance = Random(seed)
         self.tickets: list[Ticket] = []
         self.poison: set[str] = set()
@@ -62,6 +65,7 @@ class Chaos(RuleBasedStateMachine):
             seconds=lambda rows: 0.01 + 0.001 * rows,
             replicas=replicas,
             room=room,
+            restart_seconds=restart,
             digest=lambda request: hashlib.sha256(request.id.encode()).digest(),
         )
         self.pool.on_start = self.started
@@ -151,6 +155,16 @@ class Chaos(RuleBasedStateMachine):
         newest = self.pool.add_replica()
         for replica in range(1, newest):
             self.pool.dispatcher.remove(replica, self.pool.now)
+
+    @rule(replicas=st.integers(0, 2), looping=st.booleans())
+    def expect(self, replicas: int, looping: bool) -> None:
+        """What the supervisor says while no replica is ready; elsewhere it changes nothing."""
+        waiting = self.pool.dispatcher.waiting_rows()
+        self.pool.dispatcher.expect(replicas, self.pool.now, looping)
+        if not self.pool.dispatcher.load.slots and (looping or not replicas):
+            assert self.pool.dispatcher.waiting_rows() == 0
+        elif self.pool.dispatcher.load.slots:
+            assert self.pool.dispatcher.waiting_rows() == waiting
 
     @rule()
     def move(self) -> None:

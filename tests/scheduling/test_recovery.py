@@ -262,3 +262,24 @@ def test_quarantine_is_bounded_and_ends() -> None:
     assert [quarantine.holds(number, 604.5) for number in range(2, 5)] == [True, False, False]
     assert not quarantine.holds(2, 900.0)
     assert not quarantine.until
+
+
+def test_suspects_are_remembered_once_and_refused_never() -> None:
+    quarantine = Quarantine(600.0, 3)
+    quarantine.suspect("a", 0.0)
+    assert not quarantine.holds("a", 1.0)
+    assert quarantine.recall("a") and not quarantine.recall("a") and not quarantine.until
+    quarantine.suspect("a", 2.0)
+    assert not quarantine.holds("b", 61.9) and quarantine.until
+    assert not quarantine.holds("b", 62.1) and not quarantine.until, "a minute"
+    assert not quarantine.recall("a")
+    quarantine.suspect("a", 70.0)
+    quarantine.add("a", 71.0)
+    quarantine.suspect("a", 72.0)
+    assert quarantine.holds("a", 73.0) and not quarantine.recall("a"), "the culprit is no suspect any more"
+    for name in "bcd":
+        quarantine.suspect(name, 74.0)
+    assert not quarantine.holds("a", 75.0), "bounded: the oldest makes place"
+    quarantine.add("e", 76.0)
+    assert list(quarantine.until) == ["c", "d", "e"]
+    assert not quarantine.recall("b") and quarantine.recall("c")

@@ -252,12 +252,12 @@ class Infer:
         self._read_flat: Callable[[Any], Any] | None = None
         """Reads the usual request, where a check looks at nothing but the shape of the one input there is."""
         if len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared:
-            self._read_flat = flat_decoder(json_kind(only.dtype))
+            self._read_flat = flat_decoder(only.name, only.datatype, json_kind(only.dtype))
         self._not_flat = 0
         """How many requests to read closely at once, for lately one was not what `_read_flat` takes."""
         self._known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        """What is sure of requests with one input of this shape, where `_read_flat` is there: name, datatype, dtype,
-        packer and count, and the request's rows and group."""
+        """What is sure of requests with one input of this shape, where `_read_flat` is there: name, dtype, packer and
+        count, and the request's rows and group."""
 
     def answer(self, exchange: Exchange) -> None:
         """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
@@ -273,15 +273,12 @@ class Infer:
             # way is part of this function, and repeats what `decode` and `from_json` do, for the sake of the budget.
             try:
                 envelope = self._read_flat(body)
-                entry = envelope.inputs[0]
-                shape = entry.shape
-                name, datatype, dtype, pack, count, rows, group = self._known[shape]
+                (entry,) = envelope.inputs
+                shape, data = entry.shape, entry.data
+                name, dtype, pack, count, rows, group = self._known[shape]
                 id = envelope.id
-                if (
-                    body.count(b":") - (id is not None) == FLAT_KEYS
-                    and entry.name == name and entry.datatype == datatype and len(entry.data) == count
-                ):  # fmt: skip
-                    tensors = {name: Tensor(dtype, shape, pack(*entry.data))}
+                if len(data) == count and body.count(b":") == (FLAT_KEYS if id is None else FLAT_KEYS + 1):
+                    tensors = {name: Tensor(dtype, shape, pack(*data))}
             except (KeyError, *NOT_FLAT):
                 pass
         if tensors is None:
@@ -327,14 +324,8 @@ class Infer:
                 kind = self._kinds[entry.name]
                 count = math.prod(shape)
                 self._known[shape] = (
-                    entry.name,
-                    kind[0],
-                    kind[1],
-                    packer(kind[1], count),
-                    count,
-                    checked.rows,
-                    checked.group,
-                )
+                    entry.name, kind[1], packer(kind[1], count), count, checked.rows, checked.group,
+                )  # fmt: skip
         return envelope, checked.inputs, checked.rows, checked.group
 
     def _tensors(self, envelope: Envelope) -> dict[str, Tensor]:

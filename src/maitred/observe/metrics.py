@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import sub
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -91,10 +92,27 @@ class Histogram:
         self.total += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count a batch's values: sorting them leaves two searches per bucket in use, and most batches use one."""
-        if not values:
-            return
+        """Count a batch's values. Most batches fall into one bucket, which their extremes tell."""
+        if values:
+            self.total += sum(values)
+            self._count(values, min(values), max(values))
+
+    def observe_since(self, moments: Sequence[float], end: float) -> None:
+        """Count how long it was from each moment to `end`."""
+        if moments:
+            self.total += max(len(moments) * end - sum(moments), 0.0)
+            shortest, longest = end - max(moments), end - min(moments)
+            bucket = bisect_left(self.bounds, longest)
+            if bisect_left(self.bounds, shortest) == bucket:
+                self.counts[bucket] += len(moments)
+            else:
+                self._count([end - moment for moment in moments], shortest, longest)
+
+    def _count(self, values: Sequence[float], least: float, most: float) -> None:
         bounds, counts = self.bounds, self.counts
+        if bisect_left(bounds, least) == bisect_left(bounds, most):
+            counts[bisect_left(bounds, most)] += len(values)
+            return
         ordered = sorted(values)
         size, position = len(ordered), 0
         while position < size:
@@ -102,7 +120,6 @@ class Histogram:
             after = size if bucket == len(bounds) else bisect_right(ordered, bounds[bucket], position)
             counts[bucket] += after - position
             position = after
-        self.total += sum(ordered)
 
     def samples(self, pairs: Labels) -> list[Sample]:
         return histogram_samples(pairs, self.buckets, list(self.counts), self.total)
@@ -186,12 +203,15 @@ class Metrics:
         version.requests["ok"] += event.ok
         version.rows += event.rows
         version.batch_rows.observe(event.rows)
-        version.batch.observe(event.batch_seconds)
+        version.batch.observe(max(event.ended_at - event.started_at - event.model_seconds, 0.0))
         version.model.observe(event.model_seconds)
         version.encode.observe(event.encode_seconds)
-        version.decode.observe_all(event.decode_seconds)
-        version.queue.observe_all(event.queue_seconds)
-        version.answered.observe_all(event.total_seconds)
+        received, submitted = event.received_at, event.submitted_at
+        if 0.0 in received:
+            received = [moment or other for moment, other in zip(received, submitted, strict=True)]
+        version.decode.observe_all(list(map(sub, submitted, received)))
+        version.queue.observe_since(submitted, event.started_at)
+        version.answered.observe_since(received, event.ended_at)
 
     def _count_other(self, event: Event) -> None:
         if isinstance(event, RequestEnded):

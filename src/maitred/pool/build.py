@@ -42,18 +42,5 @@ def build_pool(
             return ThreadReplica(id, source, replica, loop, pool)
         return InlineReplica(id, source, replica, loop, pool)
 
-    if arena is None:
-        return Pool(source.name, version, dispatch, supervise, make, watcher, loop, clock, listener)
-    pool = _Sharing(source.name, version, dispatch, supervise, make, watcher, loop, clock, listener)
-    pool.arena = arena
-    return pool
-
-
-class _Sharing(Pool):
-    """A pool whose replicas share memory with this process; the memory is given back once the last of them is gone."""
-
-    arena: Arena
-
-    async def drain(self, seconds: float) -> None:
-        await super().drain(seconds)
-        self.arena.close()
+    close = None if arena is None else arena.close
+    return Pool(source.name, version, dispatch, supervise, make, watcher, loop, clock, listener, close=close)

@@ -30,6 +30,9 @@ PoolState = Literal["loading", "ready", "failed"]
 
 
 _request_of: Final = attrgetter("request")
+_received_at: Final = attrgetter("received_at")
+_submitted_at: Final = attrgetter("submitted_at")
+_TICKETS: Final = {Ticket}
 
 
 _A_MOMENT_SECONDS: Final = 0.02
@@ -75,7 +78,9 @@ class Pool:
         clock: Clock,
         listener: Listener,
         rng: random.Random | None = None,
+        close: Callable[[], None] | None = None,
     ) -> None:
+        """`close` gives back what the replicas share; `drain` calls it once the last of them is gone."""
         self.name = name
         self.version = version
         self.description: Description | None = None
@@ -88,6 +93,7 @@ class Pool:
         self._loop = loop
         self._clock = clock
         self._listener = listener
+        self._close = close
         self._replicas: dict[int, Replica] = {}
         self._running: dict[int, dict[int, Batch]] = {}
         self._ticking = False
@@ -174,6 +180,8 @@ class Pool:
         await self._supervisor.emptied.wait()
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._close is not None:
+            self._close()
 
     def pids(self) -> list[int]:
         """Processes of the ready replicas."""
@@ -261,10 +269,12 @@ class Pool:
         outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
         tickets = batch.tickets
         whole = len(tickets) == 1
-        start = 0
+        start = early = 0
         for ticket in tickets:
             stop = start + ticket.request.rows
-            if not ticket.ended:  # what `Ticket.end` does, without the call
+            if ticket.ended:
+                early += 1
+            else:  # what `Ticket.end` does, without the call
                 result = Result(outputs, start, stop, whole, started - ticket.submitted_at)
                 ticket.ended = True
                 watcher = ticket.watcher
@@ -275,15 +285,13 @@ class Pool:
                     watcher.ended(ticket)
                     ticket.result = None
             start = stop
-        answered = [ticket for ticket in tickets if ticket.error is None and type(ticket) is Ticket]
-        decode = [ticket.submitted_at - (ticket.request.received_at or ticket.submitted_at) for ticket in answered]
-        queue = [started - ticket.submitted_at for ticket in answered]
-        total = [now - (ticket.request.received_at or ticket.submitted_at) for ticket in answered]
+        if early or set(map(type, tickets)) != _TICKETS:
+            tickets = [ticket for ticket in tickets if ticket.error is None and type(ticket) is Ticket]
         self._listener(
             BatchEnded(
-                self.name, self.version, batch.replica, batch.rows, len(tickets), "ok", len(answered),
-                decode, queue,
-                total, outputs.batch_seconds, outputs.model_seconds, self._clock() - now,
+                self.name, self.version, batch.replica, batch.rows, len(batch.tickets), "ok", len(tickets),
+                list(map(_received_at, map(_request_of, tickets))), list(map(_submitted_at, tickets)),
+                started, now, outputs.model_seconds, self._clock() - now,
             )
         )  # fmt: skip
 
@@ -302,8 +310,8 @@ class Pool:
         spent = now - batch.started_at
         self._listener(
             BatchEnded(
-                self.name, self.version, batch.replica, batch.rows, len(batch.tickets), outcome, 0, [], [], [], 0.0,
-                spent, 0.0,
+                self.name, self.version, batch.replica, batch.rows, len(batch.tickets), outcome, 0, [], [],
+                batch.started_at, now, spent, 0.0,
             )
         )  # fmt: skip
 
@@ -333,7 +341,8 @@ class Pool:
         return min(batch.started_at for batch in running.values()) if running else None
 
     def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
-        self._dispatcher.expect(self._supervisor.loading_count(), self._clock())
+        supervisor = self._supervisor
+        self._dispatcher.expect(supervisor.loading_count(), self._clock(), supervisor.looping())
         self._watcher.changed(state, reason, description)
 
     def told(self, replica: Replica, state: str, reason: str) -> None:

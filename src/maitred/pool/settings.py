@@ -23,6 +23,6 @@ class SupervisorSettings:
     """So many losses of one replica within `fruitless_seconds`, without an answered batch, and the model has failed."""
     fruitless_seconds: float = 60.0
     max_load_attempts: int = 3
-    """So many failed loads in a row, and the model has failed."""
+    """So many failed loads in a row, and the model has failed; a load that was refused by decision is not repeated."""
     stop_seconds: float = 5.0
     """How long a replica that was told to stop may take before it is killed."""

@@ -46,7 +46,7 @@ class Charge(Protocol):
 class _Seat:
     """A replica's place in the pool, which outlives the copies that sit in it."""
 
-    __slots__ = ("number", "replica", "ready", "deaths", "pause", "retry", "frozen_since")
+    __slots__ = ("number", "replica", "ready", "deaths", "failed_loads", "pause", "retry", "frozen_since")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -54,6 +54,8 @@ class _Seat:
         self.ready = False
         self.deaths: deque[float] = deque()
         """When copies died without having answered a batch in between."""
+        self.failed_loads = 0
+        """In a row."""
         self.pause = 0.0
         self.retry: asyncio.TimerHandle | None = None
         self.frozen_since: float | None = None
@@ -108,6 +110,11 @@ class Supervisor:
         """Copies on their way, those that wait for their turn or their pause included."""
         return 0 if self._failed or self._closing else len(self._seats) - self.ready_count()
 
+    def looping(self) -> bool:
+        """Whether every seat has lost a second copy without an answer in between: what is started next may die too."""
+        since = self._clock() - self._settings.fruitless_seconds
+        return all(sum(at >= since for at in seat.deaths) + seat.failed_loads > 1 for seat in self._seats)
+
     def stop(self) -> None:
         """Drain every copy: each ends what it runs, then exits. `emptied` tells when."""
         self._closing = True
@@ -137,9 +144,11 @@ class Supervisor:
     # ------------------------------------------------------------------ what replicas tell
 
     def ready(self, replica: Replica, description: Description) -> None:
+        if self._failed:
+            return  # it was killed, and this is the last that was heard of it
         seat = self._by_id[replica.id]
-        seat.ready = True
-        self._failed_loads = 0
+        seat.ready, seat.frozen_since = True, None
+        seat.failed_loads = self._failed_loads = 0
         self._charge.told(replica, "ready", "")
         self._charge.joined(replica)
         self._charge.changed("ready", "", description)
@@ -150,38 +159,51 @@ class Supervisor:
         if seat is None or seat.replica is not replica:
             return
         was_ready = seat.ready
+        if not was_ready and seat.frozen_since is not None:
+            stopped = self._clock() - seat.frozen_since
+            reason += f"; its process had been stopped from outside, for the last {stopped:.0f} s at least"
         seat.replica, seat.ready, seat.frozen_since = None, False, None
-        self._charge.told(replica, "stopped" if self._closing else "lost", reason)
         blamed = self._charge.left(replica, started, reason)
-        if self._closing:
+        if self._closing or self._failed:
+            self._charge.told(replica, "stopped", reason)
             self._settled()
             return
         if blamed:
             self._forgive(seat)
-        else:
-            self._judge(seat, was_ready, reason)
-        if not self._failed:
-            if self.ready_count() == 0:
-                self._charge.changed("loading", reason, None)
-            self._retry_later(seat)
+        elif self._is_hopeless(replica, seat, was_ready) and self.ready_count() == 0:
+            self._charge.told(replica, "lost", "")  # the reason follows, as that of the model
+            self._fail(reason)
+            return
+        self._charge.told(replica, "lost", reason)
+        if self.ready_count() == 0:
+            self._charge.changed("loading", reason, None)
+        self._retry_later(seat)
         self._fill()
 
     # ------------------------------------------------------------------ inside
 
-    def _judge(self, seat: _Seat, was_ready: bool, reason: str) -> None:
-        """Decide whether the model has failed for good."""
-        now = self._clock()
-        if was_ready:
-            seat.deaths.append(now)
-            while seat.deaths and seat.deaths[0] < now - self._settings.fruitless_seconds:
-                seat.deaths.popleft()
-            hopeless = len(seat.deaths) >= self._settings.max_fruitless_deaths
-        else:
+    def _is_hopeless(self, replica: Replica, seat: _Seat, was_ready: bool) -> bool:
+        """Whether this loss, with those before it, means that no copy of the model can live."""
+        if not was_ready:
+            seat.failed_loads += 1
             self._failed_loads += 1
-            hopeless = self._failed_loads >= self._settings.max_load_attempts
-        if hopeless and self.ready_count() == 0:
-            self._failed = reason
-            self._charge.changed("failed", reason, None)
+            # Trying again helps against crashes and slowness, and against no decision: of those, a replica says so.
+            return replica.refused or self._failed_loads >= self._settings.max_load_attempts
+        now = self._clock()
+        seat.deaths.append(now)
+        while seat.deaths and seat.deaths[0] < now - self._settings.fruitless_seconds:
+            seat.deaths.popleft()
+        return len(seat.deaths) >= self._settings.max_fruitless_deaths
+
+    def _fail(self, reason: str) -> None:
+        """The model has failed for good; copies that are still loading are given up."""
+        self._failed = reason
+        for other in self._seats:
+            if other.retry is not None:
+                other.retry.cancel()
+            if other.replica is not None:
+                other.replica.kill("was killed: the model has failed")
+        self._charge.changed("failed", reason, None)
 
     def _forgive(self, seat: _Seat) -> None:
         """An input was the culprit: neither this death nor the one before it speaks against the model."""
@@ -223,8 +245,12 @@ class Supervisor:
         """Once a second: is a copy hung, or stopped in the middle of a batch?"""
         now = self._clock()
         for seat in self._seats:
-            if seat.replica is not None and seat.ready:
+            if seat.replica is None:
+                continue
+            if seat.ready:
                 self._examine(seat, seat.replica, now)
+            else:
+                self._examine_start(seat, seat.replica, now)
         self._watch = self._loop.call_later(1.0, self._look)
 
     def _examine(self, seat: _Seat, replica: Replica, now: float) -> None:
@@ -241,6 +267,13 @@ class Supervisor:
         elif now - seat.frozen_since >= self._settings.frozen_seconds:
             replica.kill("hung: its process was stopped from outside")
 
+    def _examine_start(self, seat: _Seat, replica: Replica, now: float) -> None:
+        """A start has its own time limit; but whoever reads that it was too slow wants to know that it was stopped."""
+        if not replica.frozen():
+            seat.frozen_since = None
+        elif seat.frozen_since is None:
+            seat.frozen_since = now
+
     def _settled(self) -> None:
-        if all(seat.replica is None for seat in self._seats):
+        if self._closing and all(seat.replica is None for seat in self._seats):
             self.emptied.set()

@@ -31,7 +31,7 @@ LOADED: Final = 16
 READY: Final = 17
 """A frame: the description. detail: 1 if the model reads `context.rows`; nanoseconds taken by the warm-up."""
 REFUSED: Final = 18
-"""A frame: why the model cannot be loaded. The child exits."""
+"""A frame: why the model cannot be loaded. detail: 1 if trying again does not change that. The child exits."""
 ANSWERED: Final = 19
 """slot, rows: number of the head (equal numbers: equal heads), batch; head bytes; bytes written, nanoseconds of the
 model."""

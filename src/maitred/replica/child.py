@@ -19,7 +19,7 @@ from maitred.logline import take_over
 from maitred.model.predictor import call
 from maitred.model.refusals import LoadRefused
 from maitred.replica import channel, child_loop
-from maitred.replica.execution import Execution, Wait, open_model, why_not_loaded
+from maitred.replica.execution import Execution, Wait, is_decision, open_model, why_not_loaded
 from maitred.replica.greeting import Hello
 from maitred.replica.station import Station, leave
 
@@ -131,8 +131,10 @@ def _warm(station: Station, hello: Hello, execution: Execution, wait: Wait | Non
 
 def _refuse(station: Station, error: BaseException) -> None:
     where = error.__cause__ if isinstance(error, LoadRefused) else error
-    log.error("the model could not be loaded: %s", why_not_loaded(error), exc_info=where)
-    station.say(channel.frame(channel.REFUSED, why_not_loaded(error).encode("utf-8", "replace")))
+    if where is not None:  # the reason in words is the parent's to tell, with the model's name
+        log.error("the model could not be loaded", exc_info=where)
+    reason = why_not_loaded(error).encode("utf-8", "replace")
+    station.say(channel.frame(channel.REFUSED, reason, detail=is_decision(error)))
 
 
 def _serve(station: Station, execution: Execution) -> None:

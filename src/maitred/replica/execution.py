@@ -13,6 +13,7 @@ import numpy as np
 from maitred.errors import ModelFault
 from maitred.model.description import Description
 from maitred.model.loading import Loaded, load, warm
+from maitred.model.notation import BadSignature
 from maitred.model.predictor import (
     Arrays,
     Context,
@@ -23,7 +24,15 @@ from maitred.model.predictor import (
     call_async,
     takes_context,
 )
-from maitred.model.refusals import LoadRefused
+from maitred.model.refusals import (
+    CannotLoad,
+    Corrupt,
+    LoadRefused,
+    MissingExtra,
+    NotAnArtifact,
+    Untrusted,
+    WrongVersions,
+)
 from maitred.model.source import Source
 
 log = logging.getLogger("maitred.model")
@@ -165,6 +174,16 @@ def open_model(source: Source, device: str, isolated: bool) -> Execution:
 def why_not_loaded(error: BaseException) -> str:
     """The reason for people, without a traceback."""
     return error.message if isinstance(error, LoadRefused) else said(error)
+
+
+_DECISIONS: Final = (Corrupt, MissingExtra, NotAnArtifact, Untrusted, WrongVersions)
+
+
+def is_decision(error: BaseException) -> bool:
+    """Whether a load was refused for what trying again does not change, and not by what the model's code ran into."""
+    if isinstance(error, CannotLoad):
+        return error.__cause__ is None or isinstance(error.__cause__, BadSignature)
+    return isinstance(error, _DECISIONS)
 
 
 def _reads_rows(loaded: Loaded) -> bool:

@@ -11,7 +11,7 @@ from maitred.messages import Outputs, Request, Tensor
 from maitred.model.description import Description
 from maitred.model.predictor import Arrays, Context
 from maitred.model.source import Source
-from maitred.replica.execution import Execution, Failure, Wait, failure, open_model, why_not_loaded
+from maitred.replica.execution import Execution, Failure, Wait, failure, is_decision, open_model, why_not_loaded
 from maitred.replica.lifecycle import OVER
 from maitred.replica.replica import Cause, Life, Listener, ReplicaSettings
 from maitred.wire.coerce import to_array
@@ -134,6 +134,7 @@ class LocalReplica(Life):
         return execution.traits.slots
 
     def _refused(self, error: BaseException) -> None:
+        self.refused = is_decision(error)
         self._over(f"the model could not be loaded: {why_not_loaded(error)}", frozenset())
 
     def _settle(self, batch: int, outcome: Outputs | Failure) -> None:

@@ -238,6 +238,7 @@ class ProcessReplica(Life):
             self._ready(frame)
         elif kind == channel.REFUSED:
             self._stop_reading()
+            self.refused = bool(frame.fields[1])
             self.kill("the model could not be loaded: " + frame.payload.decode("utf-8", "replace"))
         else:
             raise Scribbled(f"sent a message of kind {kind} while it was {self.state}")

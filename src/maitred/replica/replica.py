@@ -49,6 +49,8 @@ class Replica(Protocol):
     """Its own process; None where it lives in this one."""
     load_seconds: float
     warmup_seconds: float
+    refused: bool
+    """Whether it was lost because its model was refused for what trying again does not change."""
 
     def launch(self) -> None:
         """Begin to load; `ready` or `lost` follows. Raises IllegalMove the second time."""
@@ -108,6 +110,7 @@ class Life(ABC):
         self.pid: int | None = None
         self.load_seconds = 0.0
         self.warmup_seconds = 0.0
+        self.refused = False
         self._loop = loop
         self._listener = listener
 

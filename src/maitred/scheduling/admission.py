@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import Final
 
-from maitred.errors import DeadlinePassed, MaitredError, NoReplica, QueueFull, TooLarge, WouldBeLate
+from maitred.errors import DeadlinePassed, MaitredError, QueueFull, TooLarge, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, HIGH, LANES, Request
 from maitred.scheduling.curve import Curve
+from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import Lane
 
@@ -32,20 +33,26 @@ class Load:
     """What admission may look at: one object that the dispatcher keeps up to date. Not thread-safe."""
 
     __slots__ = (
-        "lanes", "curve", "slots", "expected", "room", "oldest_started_at", "oldest_rows", "batch_rows",
+        "lanes", "curve", "slots", "outage", "room", "oldest_started_at", "oldest_rows", "batch_rows",
         "batch_seconds", "full_seconds", "longest_seconds", "patience", "implied_seconds",
     )  # fmt: skip
 
     def __init__(
-        self, lanes: tuple[Lane, Lane, Lane], curve: Curve, batch_rows: int, patience: Patience, implied_seconds: float
+        self,
+        lanes: tuple[Lane, Lane, Lane],
+        curve: Curve,
+        batch_rows: int,
+        patience: Patience,
+        implied_seconds: float,
+        outage: Outage,
     ) -> None:
         self.lanes = lanes
         """What waits in each: the queue's own."""
         self.curve = curve
         self.slots = 0
         """Batches that the ready replicas can run at once, busy or not."""
-        self.expected = 1
-        """Replicas on their way; while there are some, requests wait for them."""
+        self.outage = outage
+        """How long requests wait where there are no slots."""
         self.room = 0
         """How many of the slots are free."""
         self.oldest_started_at = 0.0
@@ -98,8 +105,8 @@ def decide(request: Request, load: Load, limits: LaneLimits, now: float) -> Mait
         return _full(request, load, limits)
     if lane.size_bytes + request.size_bytes > limits.max_waiting_bytes:
         return _full_of_bytes(request, load, limits)
-    if not load.slots and not load.expected:
-        return NoReplica("no copy of this model is running, and none is starting", retry_after_seconds=1.0)
+    if not load.slots and now >= load.outage.hope_ends():
+        return load.outage.refusal()
     if request.deadline - now > load.longest_seconds:
         return None
     return _late(request, load, now)

@@ -8,13 +8,14 @@ from itertools import chain
 from typing import Final, Protocol
 
 from maitred.endpoint import Ticket
-from maitred.errors import Cancelled, DeadlinePassed, MaitredError, NoReplica, Quarantined, ReplicaLost, WouldBeLate
+from maitred.errors import Cancelled, DeadlinePassed, MaitredError, Quarantined, ReplicaLost, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, LANES, NORMAL, Request
 from maitred.scheduling.admission import LaneLimits, Load, decide, drain_seconds
 from maitred.scheduling.aside import Aside
 from maitred.scheduling.batching import Batch, Bounds, form
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.fairness import Shares, Tenants
+from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import Queue
 from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, standing
@@ -53,6 +54,8 @@ class DispatchSettings:
     """Idle replicas that background leaves alone; None: one where there are four or more, else none."""
     side_effects: bool = False
     """The model must never run twice for one request."""
+    outage_seconds: float = 0.8
+    """How long requests wait after the last ready replica was lost, before they are refused until one is ready."""
     quarantine_seconds: float = 600.0
     quarantine_inputs: int = 1024
 
@@ -102,7 +105,10 @@ class Dispatcher:
         self.queue = Queue()
         self.patience = Patience()
         implied_seconds = _AS_LONG_AS * settings.deadline_seconds
-        self.load = Load(self.queue.lanes, self.curve, settings.max_batch_rows, self.patience, implied_seconds)
+        self._outage = Outage(settings.outage_seconds)
+        self.load = Load(
+            self.queue.lanes, self.curve, settings.max_batch_rows, self.patience, implied_seconds, self._outage
+        )
         self._limits = LaneLimits(settings.max_waiting_rows, settings.max_waiting_bytes)
         self._effects = effects
         self._rng = rng
@@ -163,7 +169,7 @@ class Dispatcher:
             self._lower_lane(request, parts, now)
         error = decide(request, self.load, self._limits, now)
         if error is None and self._quarantine.until:
-            error = self._check_quarantine(request, now)
+            error = self._check_quarantine(ticket, now)
         if error is not None:
             self._effects.fail(ticket, error)
             return False
@@ -204,18 +210,21 @@ class Dispatcher:
 
     def remove(self, replica: int, now: float) -> None:
         """Give a replica no new batch; those it runs may still end. Unknown replicas are ignored."""
+        slots = self.load.slots
         self._replicas.remove(replica)
         self._learn()
+        if slots and not self.load.slots:
+            self._outage.begin(now)
+            self._see_to_outage(now)
 
-    def expect(self, replicas: int, now: float) -> None:
-        """How many replicas are on their way. With none ready and none expected, whoever waits is refused."""
-        self.load.expected = replicas
-        if replicas or self.load.slots:
-            return
-        error = "no copy of this model is running, and none is starting"
-        for ticket in self.evict(now):
-            if not ticket.ended:
-                self._effects.fail(ticket, NoReplica(error, retry_after_seconds=1.0))
+    def expect(self, replicas: int, now: float, looping: bool = False) -> None:
+        """How many replicas are on their way; `looping`: they die one after the other, without an answer in between.
+
+        With none ready, whoever waits without hope (see `Outage`) is refused, now or once `tick` is called for it.
+        """
+        self._outage.expected, self._outage.looping = replicas, looping
+        if not self.load.slots:
+            self._see_to_outage(now)
 
     def answered(self, replica: int, batch_id: int, now: float, seconds: float) -> Batch:
         """A replica has answered a batch after `seconds`; the caller ends its tickets. KeyError if it does not run."""
@@ -469,10 +478,29 @@ class Dispatcher:
             if not ticket.ended:
                 self._effects.fail(ticket, _quarantined())
 
-    def _check_quarantine(self, request: Request, now: float) -> MaitredError | None:
-        if self._digest is not None and self._quarantine.holds(self._digest(request), now):
+    def _check_quarantine(self, ticket: Ticket, now: float) -> MaitredError | None:
+        if self._digest is None:
+            return None
+        digest = self._digest(ticket.request)
+        if self._quarantine.holds(digest, now):
             return _quarantined()
+        if self._quarantine.recall(digest):
+            ticket.attempts = 1
         return None
+
+    def _see_to_outage(self, now: float) -> None:
+        """While no replica is ready: refuse those who wait if there is no hope for them, else ask to be woken then."""
+        hope_ends = self._outage.hope_ends()
+        if now < hope_ends:
+            if hope_ends < self._asked:
+                self._asked = hope_ends
+                self._effects.wake(hope_ends)
+            return
+        for ticket in self.evict(now):
+            if ticket.attempts and self._digest is not None:
+                self._quarantine.suspect(self._digest(ticket.request), now)
+            if not ticket.ended:
+                self._effects.fail(ticket, self._outage.refusal(ran=ticket.attempts > 0))
 
     def _learn(self) -> None:
         self.load.learn(self.settings.max_batch_rows, self.settings.max_waiting_rows)
@@ -494,6 +522,8 @@ class Dispatcher:
         self._asked = earliest
         if earliest != FOREVER:
             self._effects.wake(earliest)
+        if not self.load.slots:
+            self._see_to_outage(now)
         self._fail_late(late, now)
         for batch, ticket in overdue:
             if not ticket.ended:

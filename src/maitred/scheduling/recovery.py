@@ -184,22 +184,43 @@ class RowBound:
         self.rows = most
 
 
-class Quarantine:
-    """Digests of inputs that have killed replicas, each refused for a while. Bounded: the oldest makes place."""
+_SUSPECT_SECONDS: Final = 60.0
 
-    __slots__ = ("until", "_seconds", "_most")
+
+class Quarantine:
+    """Digests of inputs that have killed replicas, each refused for a while. Bounded: the oldest makes place.
+
+    Of inputs that may have killed one and could not be tried alone, it remembers just that: the next request that
+    brings such an input is tried alone.
+    """
+
+    __slots__ = ("until", "_suspects", "_seconds", "_most")
 
     def __init__(self, seconds: float, most: int) -> None:
         self.until: OrderedDict[Hashable, float] = OrderedDict()
-        """Digest to the end of its time, oldest first; empty on nearly every server."""
+        """Digest to the end of its time, oldest first, suspects among them; empty on nearly every server."""
+        self._suspects: set[Hashable] = set()
         self._seconds = seconds
         self._most = most
 
     def add(self, digest: Hashable, now: float) -> None:
-        self.until.pop(digest, None)
-        self.until[digest] = now + self._seconds
-        while len(self.until) > self._most:
-            self.until.popitem(last=False)
+        """Refuse this input from now on."""
+        self._suspects.discard(digest)
+        self._keep(digest, now + self._seconds)
+
+    def suspect(self, digest: Hashable, now: float) -> None:
+        """Remember that this input was lost with a replica and was not tried alone."""
+        if not self.holds(digest, now):
+            self._suspects.add(digest)
+            self._keep(digest, now + min(self._seconds, _SUSPECT_SECONDS))
+
+    def recall(self, digest: Hashable) -> bool:
+        """Whether this input is a suspect; it is forgotten, for now it is tried."""
+        if digest not in self._suspects:
+            return False
+        self._suspects.remove(digest)
+        del self.until[digest]
+        return True
 
     def holds(self, digest: Hashable, now: float) -> bool:
         """Whether an input is refused now; forgets those whose time is over."""
@@ -209,4 +230,12 @@ class Quarantine:
             if until[oldest] > now:
                 break
             del until[oldest]
-        return digest in until
+            self._suspects.discard(oldest)
+        return digest in until and digest not in self._suspects
+
+    def _keep(self, digest: Hashable, until: float) -> None:
+        self.until.pop(digest, None)
+        self.until[digest] = until
+        while len(self.until) > self._most:
+            oldest, _ = self.until.popitem(last=False)
+            self._suspects.discard(oldest)

@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import msgspec
 import numpy as np
@@ -56,9 +56,9 @@ class Envelope(msgspec.Struct, gc=False):
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 
 
-@functools.lru_cache(16)
-def flat_decoder(kind: type) -> Callable[[Body], Any]:
-    """What decodes an envelope with exactly one input, whose data are a flat list of `kind`, in one go.
+@functools.lru_cache(256)
+def flat_decoder(name: str, datatype: str, kind: type) -> Callable[[Body], Any]:
+    """What decodes an envelope with exactly this input, whose data are a flat list of `kind`, in one go.
 
     It looks for neither depth nor duplicate keys: what it gives may be trusted where the body has as many colons as
     FLAT_KEYS says, and one more for an id. Raises for all else, which `decode` reads or refuses.
@@ -66,7 +66,8 @@ def flat_decoder(kind: type) -> Callable[[Body], Any]:
     entry = msgspec.defstruct(
         "FlatEntry",
         [
-            ("name", str), ("datatype", str), ("shape", tuple[int, ...]), ("data", list[kind]),  # type: ignore[valid-type]
+            ("name", Literal[name]), ("datatype", Literal[datatype]),
+            ("shape", tuple[int, ...]), ("data", list[kind]),  # type: ignore[valid-type]
             ("parameters", dict[str, Any] | None, None),
         ],
         gc=False,
