@@ -601,3 +601,66 @@ def test_every_ticket_ends_exactly_once_whatever_happens(moves: list[tuple[str, 
                 assert house.answers[id(ticket)] == list(range(ticket.request.rows))
 
     story(play)
+
+
+def test_a_freed_replica_waits_while_each_turn_of_the_loop_brings_more() -> None:
+    async def play() -> None:
+        house = House()
+        copy = house.copies[0]
+
+        async def answered(rows: int) -> None:
+            for _ in range(rows):
+                house.ask(0)
+            await turn()
+            copy.answer()
+
+        await answered(2)
+        await asyncio.sleep(0)  # callers may take a turn to come back
+        for came in range(1, 3):
+            house.ask(came)
+            await asyncio.sleep(0)
+            assert not copy.batches
+        await turn()
+        assert [len(requests) for requests in copy.batches.values()] == [2]
+        copy.answer()
+
+        for _ in range(8):  # it waits for a few turns only
+            house.ask(1)
+            await asyncio.sleep(0)
+        assert [len(requests) for requests in copy.batches.values()] == [5]
+        copy.answer()
+        await turn()
+        copy.answer()
+
+        house.clock.advance(1.0)  # and not for what comes much later
+        house.ask(1)
+        await asyncio.sleep(0)
+        assert len(copy.batches) == 1
+        copy.answer()
+
+        house.ask(1)  # nor for the company of a lone caller
+        await asyncio.sleep(0)
+        assert len(copy.batches) == 1
+        copy.answer()
+
+        await answered(2)
+        for _ in range(64):  # nor where there is enough for a batch
+            house.ask(1)
+        await asyncio.sleep(0)
+        assert len(copy.batches) == 1
+
+    story(play)
+
+
+def test_a_freed_replica_does_not_wait_where_another_is_free() -> None:
+    async def play() -> None:
+        house = House(replicas=2)
+        house.ask(1), house.ask(2)
+        await turn()
+        busy = next(copy for copy in house.copies if copy.batches)
+        busy.answer()
+        house.ask(3)
+        await asyncio.sleep(0)
+        assert sum(len(copy.batches) for copy in house.copies) == 1
+
+    story(play)

@@ -24,6 +24,7 @@ from maitred.pool.cut import Cut, Part, cut
 from maitred.pool.settings import SupervisorSettings
 from maitred.pool.supervisor import Supervisor
 from maitred.replica.replica import Cause, Replica
+from maitred.scheduling.batching import gathers
 from maitred.scheduling.dispatcher import Batch, Dispatcher, DispatchSettings
 
 PoolState = Literal["loading", "ready", "failed"]
@@ -34,6 +35,10 @@ _received_at: Final = attrgetter("received_at")
 _submitted_at: Final = attrgetter("submitted_at")
 _TICKETS: Final = {Ticket}
 
+
+_GATHER_TURNS: Final = 4
+_GATHER_SECONDS: Final = 0.002
+"""For so many turns of the loop, and so long, a replica that has just answered may wait for more to run."""
 
 _A_MOMENT_SECONDS: Final = 0.02
 """What a pool gets to notice that nothing runs, however short it is told to drain."""
@@ -97,6 +102,12 @@ class Pool:
         self._replicas: dict[int, Replica] = {}
         self._running: dict[int, dict[int, Batch]] = {}
         self._ticking = False
+        """The end of this turn of the loop is to be seen to."""
+        self._turns = 0
+        """How many more turns a replica that has just answered may wait for more requests."""
+        self._gathered = 0
+        """Rows that waited at the last of them."""
+        self._gather_until = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._draining = False
         self._quiet: asyncio.Event | None = None
@@ -116,7 +127,7 @@ class Pool:
             self._dispatcher.submit(ticket, now)
         if not self._ticking:
             self._ticking = True
-            self._loop.call_soon(self._tick)
+            self._loop.call_soon(self._turned)
         return ticket
 
     def _submit_unusual(self, ticket: Ticket, now: float) -> None:
@@ -242,7 +253,21 @@ class Pool:
     def _tick_soon(self) -> None:
         if not self._ticking:
             self._ticking = True
-            self._loop.call_soon(self._tick)
+            self._loop.call_soon(self._turned)
+
+    def _turned(self) -> None:
+        """A turn of the loop has ended: start what can start, unless another turn is likely to make more of it."""
+        if self._turns:
+            load = self._dispatcher.load
+            waiting = load.waiting_rows()
+            if gathers(waiting, self._gathered, self._max_batch_rows, load.room) and self._clock() < self._gather_until:
+                self._turns -= 1
+                self._gathered = waiting
+                self._loop.call_soon(self._turned)
+                return
+            if waiting:
+                self._turns = 0
+        self._tick()
 
     # ------------------------------------------------------------------ what replicas tell
 
@@ -262,9 +287,11 @@ class Pool:
         dispatcher.answered(replica.id, batch_id, now, now - batch.started_at)
         if dispatcher.load.waiting_rows() >= self._max_batch_rows:
             self._tick()  # a full batch waits: nothing could be gained by writing the answers first
-        elif not self._ticking:
-            self._ticking = True
-            self._loop.call_soon(self._tick)
+        else:
+            self._turns, self._gathered = _GATHER_TURNS if len(batch.tickets) > 1 else 0, 0
+            if not self._ticking:
+                self._ticking = True
+                self._loop.call_soon(self._turned)
         started = batch.started_at
         outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
         tickets = batch.tickets
@@ -287,11 +314,13 @@ class Pool:
             start = stop
         if early or set(map(type, tickets)) != _TICKETS:
             tickets = [ticket for ticket in tickets if ticket.error is None and type(ticket) is Ticket]
+        ended = self._clock()
+        self._gather_until = ended + _GATHER_SECONDS
         self._listener(
             BatchEnded(
                 self.name, self.version, batch.replica, batch.rows, len(batch.tickets), "ok", len(tickets),
                 list(map(_received_at, map(_request_of, tickets))), list(map(_submitted_at, tickets)),
-                started, now, outputs.model_seconds, self._clock() - now,
+                started, now, outputs.model_seconds, ended - now,
             )
         )  # fmt: skip
 
