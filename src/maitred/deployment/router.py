@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from maitred.endpoint import Endpoint
 from maitred.errors import NoReplica, Unknown
@@ -59,13 +59,17 @@ class Router:
     def __init__(self) -> None:
         self.names: Mapping[str, Served] = {}
         self.draining = False
-        self.generation = 0
-        """Grows with every swap, so that who keeps compiled routes knows when to drop them."""
+        self._kept: list[dict[Any, Any]] = []
+
+    def keep(self, routes: dict[Any, Any]) -> None:
+        """Clear `routes`, which were compiled from names, with every swap."""
+        self._kept.append(routes)
 
     def swap(self, names: Mapping[str, Served]) -> None:
         """Replace the whole map: a request sees the old one or the new one, never a mixture."""
         self.names = dict(names)
-        self.generation += 1
+        for routes in self._kept:
+            routes.clear()
 
     def get(self, name: str, version: str | None = None) -> Served:
         """The model of this name (and version). Raises Unknown."""

@@ -66,7 +66,7 @@ class Control(Protocol):
 class Rest:
     """Every route of the data port; what is not V2, V1 or plain prediction goes `aside`. An `Application`."""
 
-    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_generation")
+    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes")
 
     watched = WATCHED
     labels = LABELS
@@ -87,15 +87,12 @@ class Rest:
         self._control = control if settings.repository_control else None
         self._listener = listener
         self._routes: dict[bytes, Route] = {}
-        self._generation = router.generation
+        router.keep(self._routes)
 
     def exchange(self, exchange: Exchange) -> None:
         """Answer, now or when the model has; never raises."""
         handler = None
         try:
-            if self._generation != self._router.generation:
-                self._routes.clear()
-                self._generation = self._router.generation
             try:
                 handler = self._routes[exchange.path][exchange.method]
             except KeyError:
@@ -226,7 +223,7 @@ class Infer:
 
     __slots__ = (
         "served", "_seconds", "_description", "_signature", "_kinds", "_per_row", "_writer", "_all", "_wanted",
-        "_shapes", "_read_flat", "_not_flat", "_known",
+        "_shapes", "_read_flat", "_flat_reader", "_not_flat", "_known",
     )  # fmt: skip
 
     def __init__(self, served: Served, deadline_seconds: float) -> None:
@@ -254,7 +251,8 @@ class Infer:
         if len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared:
             self._read_flat = flat_decoder(only.name, only.datatype, json_kind(only.dtype))
         self._not_flat = 0
-        """How many requests to read closely at once, for lately one was not what `_read_flat` takes."""
+        """How many requests to read closely, without `_read_flat`, for lately one was not what that takes."""
+        self._flat_reader = self._read_flat
         self._known: dict[tuple[int, ...], tuple[Any, ...]] = {}
         """What is sure of requests with one input of this shape, where `_read_flat` is there: name, dtype, packer and
         count, and the request's rows and group."""
@@ -268,11 +266,12 @@ class Infer:
         heads = NO_HEADS if watched <= ONLY_REQUEST_ID else read_heads(exchange.headers)
         body = exchange.body
         tensors = None
-        if self._read_flat is not None and not self._not_flat and heads.json_length is None:
+        read_flat = self._read_flat
+        if read_flat is not None and heads.json_length is None:
             # What was checked once need not be checked again: this is nearly every request of a small model. The short
             # way is part of this function, and repeats what `decode` and `from_json` do, for the sake of the budget.
             try:
-                envelope = self._read_flat(body)
+                envelope = read_flat(body)
                 (entry,) = envelope.inputs
                 shape, data = entry.shape, entry.data
                 name, dtype, pack, count, rows, group = self._known[shape]
@@ -292,7 +291,7 @@ class Infer:
             None, None, len(body), received,
         )  # fmt: skip
         wanted, forms = self._all, None
-        if heads.timeout_seconds != FOREVER or envelope.parameters is not None or envelope.outputs is not None:
+        if heads.timeout_seconds is not FOREVER or envelope.parameters is not None or envelope.outputs is not None:
             wanted, forms = self._unusual(request, envelope, heads)
         if id is not None and (len(id) > MAX_TEXT or "\0" in id):
             check_id(id)
@@ -315,11 +314,13 @@ class Infer:
         checked = self._signature.check(tensors)
         if self._not_flat:
             self._not_flat -= 1
+            if not self._not_flat:
+                self._read_flat = self._flat_reader
         elif self._read_flat is not None and heads.json_length is None and len(self._known) < MAX_SHAPES:
             entry = envelope.inputs[0]
             shape = entry.shape
             if shape in self._known:
-                self._not_flat = CLOSELY
+                self._read_flat, self._not_flat = None, CLOSELY
             else:
                 kind = self._kinds[entry.name]
                 count = math.prod(shape)
