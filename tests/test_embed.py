@@ -27,10 +27,10 @@ import maitred
 import maitred.model.refusals
 from embed_models import ERRORS, Bound, Gate
 from maitred.errors import DeadlinePassed, Draining, MaitredError, Malformed, ModelFault
-from maitred.gateway import terms
+from maitred.gateway.terms import read_parameters
 from maitred.model.tables import table_like
-from maitred.wire import parameters as rules
 from maitred.wire.coerce import NUMPY_TYPES
+from maitred.wire.parameters import from_mapping
 
 HERE = str(pathlib.Path(__file__).with_name("embed_models.py"))
 WAYS: dict[str, dict[str, Any]] = {
@@ -89,8 +89,10 @@ def test_inputs_by_name_by_mapping_and_by_place(way: dict[str, Any]) -> None:
             assert answer["y"].tolist() == [2, 3]
         with pytest.raises(Malformed, match="either as one argument or by name"):
             handle.predict([1], x=[1])
-        with pytest.raises(Malformed, match="no input 'q'; its inputs are: x"):
+        with pytest.raises(Malformed, match=r"unknown input 'q': this model takes 'x'$"):
             handle.predict(q=[1])
+        with pytest.raises(Malformed, match=r"this model takes 'x'; did you mean 'x'\?$"):
+            handle.predict(X=[1])
         with pytest.raises(Malformed, match="x"):
             handle.predict()
     with opened("Two", **way) as handle:
@@ -113,7 +115,8 @@ def test_wrong_outputs_are_refused_and_hurt_nobody(way: dict[str, Any]) -> None:
         for outputs, words in (
             ([], "outputs is empty: leave it out for all, or name some of: y, z"),
             ((), "is empty"), (iter(()), "is empty"),
-            (["y", "y"], "asked for twice"), (["q"], "unknown output"), ("y", "list of output names"),
+            (["y", "y"], "asked for twice"), (["q"], "unknown output 'q': this model gives 'y', 'z'$"),
+            (["Y"], r"did you mean 'y'\?$"), ("y", "list of output names"),
             (5, "list of output names"), ([None], "list of output names"), ([["y"]], "list of output names"),
             ({"y": 1}, "list of output names"),
         ):  # fmt: skip
@@ -179,14 +182,25 @@ SCALARS = st.one_of(
 def test_python_and_wire_have_the_same_rules_for_parameters(given: dict[str, Any]) -> None:
     """Names that the protocol keeps for itself apart."""
     results = []
-    for check in (rules.from_mapping, lambda found: terms.read_parameters(found).custom):
+    for check in (from_mapping, lambda found: read_parameters(found).custom):
         try:
             results.append(repr(check(given)))
-        except Malformed:
-            results.append("refused")
-    lone = any("\ud800" <= c <= "\udfff" for text in [*given, *map(str, given.values())] for c in text)
-    assert results[0] == results[1] or (lone and results[0] == "refused")
-    assert (rules.MAX_PARAMETERS, rules.MAX_TEXT) == (terms.MAX_PARAMETERS, terms.MAX_TEXT)
+        except Malformed as error:
+            results.append(error.message)
+    assert results[0] == results[1]
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.mark.parametrize("wrong", [wrong for wrong, _ in WRONG_PARAMETERS if isinstance(wrong, dict)], ids=repr)
+def test_python_and_wire_refuse_parameters_in_the_same_words(wrong: dict[Any, Any]) -> None:
+    with pytest.raises(Malformed) as python:
+        from_mapping(wrong)
+    with pytest.raises(Malformed) as wire:
+        read_parameters({name: plain(value) for name, value in wrong.items()})
+    assert python.value.message == wire.value.message
 
 
 def test_equal_values_of_different_types_share_no_batch() -> None:

@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "maitred"
 
 RANK = {
-    **dict.fromkeys("errors clock messages endpoint events settings plugins host logline bridge".split(), 0),
+    **dict.fromkeys("errors clock messages endpoint events settings plugins host logline bridge spelling".split(), 0),
     **dict.fromkeys("wire scheduling model".split(), 1),
     **dict.fromkeys("registry replica http".split(), 2),
     "pool": 3,
@@ -32,7 +32,7 @@ MAY_ALSO = {("model", "wire"), ("client", "model.signature"), ("embed", "observe
 """Single exceptions that the layer table names."""
 
 RULES = {
-    "errors", "messages", "events", "model.signature", "model.predictor", "wire.coerce", "wire.tensors",
+    "errors", "messages", "events", "spelling", "model.signature", "model.predictor", "wire.coerce", "wire.tensors",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",

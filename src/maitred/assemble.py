@@ -118,8 +118,7 @@ class House:
         await self.settled()
         models = self.router.all()
         if models and all(served.state == "failed" for served in models):
-            reasons = "; ".join(f"{served.name}: {served.reason}" for served in models)
-            log.error("nothing is served, for no model could be loaded: %s", reasons)
+            log.error("nothing is served, for no model could be loaded")  # each has been told of with its reason
             await self.stop(0.0)
             return 1
         for served in models:

@@ -7,7 +7,6 @@ file, the file over the default.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import math
 import os
@@ -21,6 +20,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Protoco
 import msgspec
 import yaml
 from msgspec import Meta
+
+from maitred.spelling import nearest
 
 KeyPath = tuple[str, ...]
 """A setting's keys from the root: ("models", "churn", "batching", "max_batch_rows")."""
@@ -223,14 +224,26 @@ class ServerSettings:
         return self.origins.get(key, "default")
 
 
-ENVIRONMENT: Final[Mapping[str, KeyPath]] = {
+ENVIRONMENT: Final[Mapping[str, KeyPath | None]] = {
     "MAITRED_HOME": ("home",),
     "MAITRED_LISTEN": ("listen",),
     "MAITRED_ADMIN_LISTEN": ("admin_listen",),
     "MAITRED_LOG_LEVEL": ("log_level",),
     "MAITRED_LOG_FORMAT": ("log_format",),
+    "MAITRED_THREADS": None,  # of the ONNX Runtime in your own process; a server's copies have `replicas.threads`
+    "MAITRED_PORTABLE": None,  # 1: use only what every system has, as elsewhere than on Linux
+    "MAITRED_LOOP": None,  # on which event loop the tests run
 }
-"""Environment variables that set a value. An empty one counts as not there."""
+"""Every environment variable of ours, and what it sets; None where the code looks for it itself. An empty one counts as
+not there."""
+
+PREFIX: Final = "MAITRED_"
+"""What all of them begin with, and others should not."""
+
+_KUBERNETES: Final = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+"""After the prefix: what Kubernetes sets in every container where there is a service named after us."""
 
 EVERY_MODEL: Final = "*"
 """Stands in an override's key for the name of each model."""
@@ -245,6 +258,21 @@ class Given(NamedTuple):
     """True where the value is written text whose meaning the setting's type decides."""
 
 
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The names that look like ours and mean nothing, each with the one that may be meant: `X (did you mean Y?)`."""
+    known = [variable.removeprefix(PREFIX) for variable in ENVIRONMENT]
+    found = []
+    for variable, text in environ.items():
+        name = variable.removeprefix(PREFIX)
+        if name == variable or name in known or not text or _KUBERNETES.fullmatch(name):
+            continue
+        if name.endswith("PORT") and "://" in text:
+            continue  # Kubernetes too
+        close = nearest(name, known)
+        found.append(variable if close is None else f"{variable} (did you mean {PREFIX}{close}?)")
+    return found
+
+
 def load_settings(
     path: Path | None = None,
     overrides: Mapping[KeyPath, Given] | None = None,
@@ -254,7 +282,7 @@ def load_settings(
     given = _read_file(path) if path is not None else {}
     for variable, key in ENVIRONMENT.items():
         text = (environ or {}).get(variable, "")
-        if text:
+        if text and key is not None:
             given[key] = Given(text, variable, True)
     given.update(_expanded(overrides or {}, given))
     settings: ServerSettings = _build(ServerSettings, (), given)
@@ -508,8 +536,8 @@ class _File:
         return Given(node.value, self._place(node), node.style is None)
 
     def _unknown(self, key: _Node, path: KeyPath, keys: Mapping[str, _Key]) -> NoReturn:
-        close = difflib.get_close_matches(key.value, keys, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else "known here: " + ", ".join(keys)
+        close = nearest(key.value, keys)
+        hint = f"did you mean `{close}`?" if close else "known here: " + ", ".join(keys)
         self._refuse(key, (*path, key.value), f"unknown key; {hint}")
 
     def _place(self, node: _Node) -> str:

@@ -19,7 +19,7 @@ from maitred.cli.inspect import harmless
 from maitred.cli.main import run
 from maitred.cli.serve import named
 from maitred.errors import TABLE, ModelFault
-from maitred.settings import ServerSettings
+from maitred.settings import ENVIRONMENT, ServerSettings
 
 MODEL = """
 import maitred
@@ -397,6 +397,21 @@ class TestServe:
         [settings] = served
         assert settings.origins.keys() == {"models.double.source", "home"}
         assert settings.home == place / "home"  # MAITRED_HOME
+
+    def test_unknown_environment_variables_are_one_warning(self, cli, served, monkeypatch):
+        monkeypatch.setenv("MAITRED_LISTN", "127.0.0.1:1")
+        monkeypatch.setenv("MAITRED_X\n", "1")
+        ran = cli("serve", "double.py")
+        assert (ran.code, len(served)) == (0, 1)
+        assert ran.err.count("\n") == 1
+        assert "WARNING maitred: unknown environment variables are ignored: " in ran.err
+        assert "MAITRED_LISTN (did you mean MAITRED_LISTEN?)" in ran.err and r"MAITRED_X\n" in ran.err
+
+    def test_known_environment_variables_are_no_warning(self, cli, served, monkeypatch):
+        for name in ENVIRONMENT.keys() - {"MAITRED_HOME"}:
+            monkeypatch.setenv(name, {"MAITRED_LOG_LEVEL": "info", "MAITRED_LOG_FORMAT": "json"}.get(name, "[::1]:0"))
+        monkeypatch.setenv("MAITRED_ADMIN_LISTEN", "127.0.0.1:0")
+        assert cli("serve", "double.py").err == ""
 
     def test_a_home_that_is_empty_is_never_the_working_directory(self, cli, served, monkeypatch):
         monkeypatch.setenv("MAITRED_HOME", "")

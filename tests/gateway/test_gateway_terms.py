@@ -125,7 +125,7 @@ def test_parameters() -> None:
     assert terms.binary_data_output
     assert terms.custom == {"k": 0.5, "s": "x", "b": True, "i": 2**63}
     plain = read_parameters({"timeout": 0, "priority": None, "sequence_id": 0, "sequence_start": False})
-    assert (plain.timeout_seconds, plain.custom, plain.mark) == (FOREVER, None, ())
+    assert (plain.timeout_seconds, plain.custom, plain.mark) == (FOREVER, None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,15 @@ from typing import Any
 import jsonschema
 import pytest
 from gates import Port, iris_port
+from hypothesis import given
+from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pages import visit
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from maitred.deployment.router import Served
+from maitred.gateway.openapi import identifiers
 from maitred.gateway.site import site
 from maitred.model.description import Description
 
@@ -67,6 +70,39 @@ def test_the_document_is_valid_openapi(port: Port) -> None:
     assert api["openapi"] == "3.1.0"
     OpenAPIV31SpecValidator(api).validate()
     OpenAPIV31SpecValidator(document(Port())).validate()
+
+
+def names_of_operations(port: Port) -> list[str]:
+    return [operation["operationId"] for path in document(port)["paths"].values() for operation in path.values()]
+
+
+def test_operations_have_names_that_any_language_takes(port: Port) -> None:
+    names = names_of_operations(port)
+    assert {"infer_iris", "predict_iris", "v1_predict_iris", "metadata_iris", "ready_iris"} <= set(names)
+    assert {"infer_mixed_1_0", "server", "server_live", "v1_models"} <= set(names)
+    assert [name for name in names if not (name.isidentifier() and name.isascii())] == []
+
+
+def test_operations_of_models_with_similar_names_are_told_apart() -> None:
+    port = Port()
+    models = ["a-b", "a_b", "a.b", "a_b_2", "server", "v1", "models", "v1_x", "x", "predict_x", "1", "A_b"]
+    for name in models:
+        port.add(name, {"x": "float32[n]"}, {"y": "float32[n]"})
+    names = names_of_operations(port)
+    assert len(names) == len(set(names)) == 6 + 5 * len(models)
+    assert document(port)["paths"]["/v2/models/a_b/infer"]["post"]["operationId"] == "infer_a_b"
+    OpenAPIV31SpecValidator(document(port)).validate()
+
+
+NAMES = st.text("aB1._-", min_size=1, max_size=4)
+
+
+@given(st.lists(NAMES, unique=True))
+def test_identifiers_are_as_many_as_names(names: list[str]) -> None:
+    made = identifiers(names)
+    assert len(set(made)) == len(names)
+    assert all(f"infer_{identifier}".isidentifier() for identifier in made)
+    assert all(identifier == name for identifier, name in zip(made, names, strict=True) if f"_{name}".isidentifier())
 
 
 def test_every_route_is_in_it(port: Port) -> None:

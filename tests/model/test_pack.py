@@ -115,7 +115,7 @@ def test_examples_come_in_every_form(out: Path) -> None:
         pack(Two, out, example=[1, 2])
     with pytest.raises(CannotPack, match=r"'a'"):
         pack(Two, out, example={"a": ["one"]})
-    with pytest.raises(CannotPack, match="no input 'c'"):
+    with pytest.raises(CannotPack, match="unknown input 'c': this model takes 'a', 'b'"):
         pack(Two, out, example={"a": [1.0], "c": [1]})
 
 

@@ -89,7 +89,10 @@ def test_plain_checks_share_one_group_object() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ages": zeros("int64", 2)}, "unknown input 'ages': this model takes 'age', 'country', 'history'"),
+        (
+            {"ages": zeros("int64", 2)},
+            r"unknown input 'ages': this model takes 'age', 'country', 'history'; did you mean 'age'\?",
+        ),
         ({"age": None}, "input 'age' is missing: this model takes 'age', 'country', 'history'"),
         ({"age": zeros("int32", 2)}, "input 'age': expected INT64, got INT32"),
         ({"country": zeros("int64", 2)}, "input 'country': expected BYTES, got INT64"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from maitred.errors import Malformed
 from maitred.model.names import check_name
 from maitred.settings import (
+    ENVIRONMENT,
     NAME,
     Address,
     BatchingSettings,
@@ -24,6 +26,7 @@ from maitred.settings import (
     SettingsError,
     SloSettings,
     load_settings,
+    unknown_variables,
 )
 
 DESIGN_EXAMPLE = """
@@ -95,6 +98,52 @@ def test_a_flag_wins_over_the_environment_that_over_the_file(write):
     assert (settings.home, settings.origin("home")) == (Path("/from/environment"), "MAITRED_HOME")
     assert (settings.log_level, settings.origin("log_level")) == ("debug", f"{path}:2:12")
     assert (settings.drain_seconds, settings.origin("drain_seconds")) == (7, f"{path}:4:16")
+
+
+ROOT = Path(__file__).parents[2]
+VARIABLE = re.compile(r"\bMAITRED_[A-Z0-9_]+")
+
+
+def test_every_environment_variable_of_the_source_is_in_the_table():
+    places = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
+    places += [*ROOT.glob("tests/*.py"), *(ROOT / "bench").rglob("*.py"), *(ROOT / "reliability").rglob("*.py")]
+    found = {name: path.name for path in places for name in VARIABLE.findall(path.read_text())}
+    assert found.keys() == ENVIRONMENT.keys(), found
+
+
+def test_every_environment_variable_of_the_table_is_read_and_told_of():
+    told = "".join(path.read_text() for path in (ROOT / "docs" / "settings.md", ROOT / "CONTRIBUTING.md"))
+    code = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("tests/*.py")]
+    read = "".join(path.read_text() for path in code if path.name != "settings.py")
+    assert [name for name in ENVIRONMENT if f"`{name}`" not in told and f"{name}=" not in told] == []
+    assert [name for name, key in ENVIRONMENT.items() if key is None and f'"{name}"' not in read] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "told"),
+    [
+        ("MAITRED_LISTN", "127.0.0.1:1", "MAITRED_LISTN (did you mean MAITRED_LISTEN?)"),
+        ("MAITRED_LOGLEVEL", "debug", "MAITRED_LOGLEVEL (did you mean MAITRED_LOG_LEVEL?)"),
+        ("MAITRED_ADMIN_LISTENS", "x", "MAITRED_ADMIN_LISTENS (did you mean MAITRED_ADMIN_LISTEN?)"),
+        ("MAITRED_WORKERS", "4", "MAITRED_WORKERS"),
+        ("MAITRED_FOO", "4", "MAITRED_FOO"),
+        ("MAITRED_", "4", "MAITRED_"),
+        ("MAITRED_PORT", "8080", "MAITRED_PORT"),
+        ("MAITRED_PORT", "tcp://10.0.0.1:8080", None),  # the rest is Kubernetes', where a service is named maitred
+        ("MAITRED_ADMIN_PORT", "tcp://10.0.0.1:8080", None),
+        ("MAITRED_PORT_8080_TCP", "tcp://10.0.0.1:8080", None),
+        ("MAITRED_PORT_8080_TCP_ADDR", "10.0.0.1", None),
+        ("MAITRED_SERVICE_HOST", "10.0.0.1", None),
+        ("MAITRED_SERVICE_PORT", "8080", None),
+        ("MAITRED_ADMIN_SERVICE_PORT_HTTP", "8080", None),
+        ("MAITRED_LISTN", "", None),
+        ("LISTN", "x", None),
+        ("XMAITRED_LISTN", "x", None),
+        *[(name, "x", None) for name in ENVIRONMENT],
+    ],
+)
+def test_unknown_environment_variables_are_told_of(variable, text, told):
+    assert unknown_variables({variable: text, "PATH": "/bin"}) == ([] if told is None else [told])
 
 
 def test_a_flag_for_every_model_reaches_those_of_the_file_and_of_the_command_line(write):

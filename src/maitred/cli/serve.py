@@ -75,11 +75,17 @@ def serve(
 
 
 def _served(settings: ServerSettings) -> int:
+    import logging
+
     from maitred import assemble
     from maitred.observe.logs import set_up
+    from maitred.settings import unknown_variables
 
     undo = set_up(settings.log_level, settings.log_format)
     try:
+        unknown = unknown_variables(os.environ)
+        if unknown:
+            logging.getLogger("maitred").warning("unknown environment variables are ignored: %s", ", ".join(unknown))
         return assemble.serve(settings, announce)
     finally:
         undo()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from maitred.endpoint import Endpoint
 from maitred.errors import NoReplica, Unknown
+from maitred.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from maitred.model.description import Description
@@ -75,7 +76,10 @@ class Router:
         """The model of this name (and version). Raises Unknown."""
         served = self.names.get(name)
         if served is None:
-            raise Unknown(f"there is no model named {_shown(name)}; GET /v2/models lists the models that are served")
+            raise Unknown(
+                f"there is no model named {_shown(name)}; GET /v2/models lists the models that are served"
+                f"{did_you_mean(name, self.names)}"
+            )
         if version is not None and version != served.version:
             raise Unknown(f"model '{served.name}' has no version {_shown(version)}; version {served.version} is served")
         return served

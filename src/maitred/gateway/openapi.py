@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -22,11 +23,11 @@ def openapi(models: Iterable[Served]) -> dict[str, Any]:
     """The whole document. Models that have not told their signature yet are left out."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Schema] = {"Error": _object({"error": {"type": "string"}}, ["error"]), **_GENERAL}
-    for path, method, summary, schema in _SERVER_ROUTES:
-        paths[path] = {method: _operation(path, method, summary, "server", schema)}
-    for served in models:
-        if served.description is not None:
-            _add_model(served, paths, schemas)
+    for path, method, id, summary, schema in _SERVER_ROUTES:
+        paths[path] = {method: _operation(id, summary, "server", schema)}
+    known = [served for served in models if served.description is not None]
+    for served, identifier in zip(known, identifiers([served.name for served in known]), strict=True):
+        _add_model(served, identifier, paths, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -50,16 +51,40 @@ _GENERAL: Final[dict[str, Schema]] = {
 }
 
 _SERVER_ROUTES: Final = (
-    ("/v2", "get", "What this server is", "Metadata"),
-    ("/v2/health/live", "get", "Whether the server is alive", "Metadata"),
-    ("/v2/health/ready", "get", "Whether every model is ready", "Metadata"),
-    ("/v2/models", "get", "The names of the models", "Metadata"),
-    ("/v2/repository/index", "post", "The models and their states", "Metadata"),
-    ("/v1/models", "get", "The names of the models", "Metadata"),
+    ("/v2", "get", "server", "What this server is", "Metadata"),
+    ("/v2/health/live", "get", "server_live", "Whether the server is alive", "Metadata"),
+    ("/v2/health/ready", "get", "server_ready", "Whether every model is ready", "Metadata"),
+    ("/v2/models", "get", "server_models", "The names of the models", "Metadata"),
+    ("/v2/repository/index", "post", "server_index", "The models and their states", "Metadata"),
+    ("/v1/models", "get", "v1_models", "The names of the models", "Metadata"),
 )
 
 
-def _add_model(served: Served, paths: dict[str, Any], schemas: dict[str, Schema]) -> None:
+def identifiers(names: Collection[str]) -> list[str]:
+    """For each name one that can be part of an identifier in any language; all differ where the names do.
+
+    Generators of clients name their functions by these.
+    """
+    taken = {name for name in names if _NO_LETTER.search(name) is None}
+    made = []
+    for name in names:
+        identifier = name
+        if name not in taken:
+            plain = identifier = _NO_LETTER.sub("_", name)
+            count = 1
+            while identifier in taken:
+                count += 1
+                identifier = f"{plain}_{count}"
+            taken.add(identifier)
+        made.append(identifier)
+    return made
+
+
+_NO_LETTER: Final = re.compile("[^A-Za-z0-9_]")
+
+
+def _add_model(served: Served, identifier: str, paths: dict[str, Any], schemas: dict[str, Schema]) -> None:
+    """Its routes and schemas. No operation's name here begins with that of another, so that all are unique."""
     name, signature = served.name, served.signature
     example = _example(served.known().example)
     schemas[f"{name}.InferRequest"] = _infer_request(signature)
@@ -73,15 +98,15 @@ def _add_model(served: Served, paths: dict[str, Any], schemas: dict[str, Schema]
     schemas[f"{name}.V1Request"] = _v1_request(name, signature)
     schemas[f"{name}.V1Response"] = _object({"predictions": {}}, ["predictions"])
     v2 = f"/v2/models/{name}"
-    paths[v2] = {"get": _operation(v2, "get", "Inputs and outputs", name, "Metadata")}
-    paths[f"{v2}/ready"] = {"get": _operation(f"{v2}/ready", "get", "Whether it is ready", name, "Metadata")}
+    paths[v2] = {"get": _operation(f"metadata_{identifier}", "Inputs and outputs", name, "Metadata")}
+    paths[f"{v2}/ready"] = {"get": _operation(f"ready_{identifier}", "Whether it is ready", name, "Metadata")}
     routes = (
-        (f"/predict/{name}", "Predict (plain JSON)", "Plain", None),
-        (f"{v2}/infer", "Infer (Open Inference Protocol V2)", "Infer", example),
-        (f"/v1/models/{name}:predict", "Predict (V1)", "V1", None),
+        (f"/predict/{name}", "predict", "Predict (plain JSON)", "Plain", None),
+        (f"{v2}/infer", "infer", "Infer (Open Inference Protocol V2)", "Infer", example),
+        (f"/v1/models/{name}:predict", "v1_predict", "Predict (V1)", "V1", None),
     )
-    for path, summary, kind, shown in routes:
-        operation = _operation(path, "post", summary, name, f"{name}.{kind}Response")
+    for path, action, summary, kind, shown in routes:
+        operation = _operation(f"{action}_{identifier}", summary, name, f"{name}.{kind}Response")
         content: dict[str, Any] = {"schema": {"$ref": f"{_REF}{name}.{kind}Request"}}
         made = shown if kind == "Infer" else _rows_example(example, kind)
         if made is not None:
@@ -90,12 +115,12 @@ def _add_model(served: Served, paths: dict[str, Any], schemas: dict[str, Schema]
         paths[path] = {"post": operation}
 
 
-def _operation(path: str, method: str, summary: str, tag: str, schema: str) -> dict[str, Any]:
+def _operation(id: str, summary: str, tag: str, schema: str) -> dict[str, Any]:
     def answer(text: str, name: str) -> dict[str, Any]:
         return {"description": text, "content": {"application/json": {"schema": {"$ref": _REF + name}}}}
 
     return {
-        "operationId": f"{method} {path}",
+        "operationId": id,
         "summary": summary,
         "tags": [tag],
         "responses": {"200": answer("The answer", schema), "default": answer("Why there is none", "Error")},

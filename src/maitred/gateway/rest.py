@@ -370,8 +370,7 @@ class Infer:
         name = entry.name
         kind = self._kinds.get(name)
         if kind is None:
-            takes = ", ".join(map(repr, self._kinds))
-            raise Malformed(f"unknown input {shown(name)}: this model takes {takes}")
+            raise self._signature.unknown_input(name)
         if kind[0] != entry.datatype:
             raise Malformed(f"input {name!r}: expected {kind[0]}, got {shown(entry.datatype)[1:-1]}")
         if name in seen:

@@ -17,7 +17,7 @@ from maitred.http.exchange import Exchange
 from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import from_json, rows_json, unprintable
-from maitred.wire.json import Reader, shown
+from maitred.wire.json import Reader
 
 Value = msgspec.Raw
 Row = dict[str, msgspec.Raw]
@@ -59,7 +59,7 @@ class Bridge:
     def spec(self, name: str) -> TensorSpec:
         spec = self.specs.get(name)
         if spec is None:
-            raise Malformed(f"unknown input {shown(name)}: this model takes {', '.join(map(repr, self.specs))}")
+            raise self.signature.unknown_input(name)
         return spec
 
     def _gathered(self, spec: TensorSpec, rows: Sequence[Row]) -> Tensor:

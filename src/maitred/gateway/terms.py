@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,8 @@ from maitred.http.exchange import JSON
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL
 from maitred.wire.binary import HEADER
 from maitred.wire.json import shown
+from maitred.wire.parameters import MAX_TEXT as MAX_TEXT
+from maitred.wire.parameters import Scalar, check_count, checked, mark
 
 WATCHED: Final = frozenset(
     (b"content-type", b"inference-header-content-length", b"maitred-timeout-ms", b"x-envoy-expected-rq-timeout-ms")
@@ -23,10 +25,6 @@ LABELS: Final = (b"x-request-id", b"traceparent")
 """Headers that it takes along."""
 ONLY_REQUEST_ID: Final = 1
 """`Exchange.watched` where the first of them is the only one of all these."""
-
-MAX_PARAMETERS: Final = 64
-MAX_TEXT: Final = 4096
-"""Characters of a string parameter or an id."""
 
 _MILLISECONDS: Final = re.compile(rb"\d{1,12}(\.\d{1,9})?")
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -118,9 +116,9 @@ class Terms(msgspec.Struct, gc=False):
     timeout_seconds: float = FOREVER
     lane: int = NORMAL
     binary_data_output: bool = False
-    custom: dict[str, Any] | None = None
+    custom: dict[str, Scalar] | None = None
     """For the model."""
-    mark: tuple[Any, ...] = ()
+    mark: Hashable = None
     """Equal where the custom parameters are equal in value and type."""
 
 
@@ -130,8 +128,7 @@ def read_parameters(parameters: Mapping[str, Any]) -> Terms:
     `timeout`: microseconds; 0 is none. `priority`: 1 is the lane `high`, 0 and 2 `normal`, more `background`.
     """
     terms = Terms()
-    if len(parameters) > MAX_PARAMETERS:
-        raise Malformed(f"parameters: more than {MAX_PARAMETERS} of them")
+    check_count(parameters)
     timeout = parameters.get("timeout")
     if timeout is not None and _count("timeout", timeout):
         terms.timeout_seconds = timeout / 1e6
@@ -145,10 +142,10 @@ def read_parameters(parameters: Mapping[str, Any]) -> Terms:
     for name in _SEQUENCE:
         if parameters.get(name):
             raise Malformed(f"parameters.{name}: sequences are not supported; send the state with each request")
-    custom = {name: _scalar(name, value) for name, value in parameters.items() if name not in _OURS}
+    custom = checked(parameters, _OURS)
     if custom:
         terms.custom = custom
-        terms.mark = tuple((name, type(value).__name__, repr(value)) for name, value in sorted(custom.items()))
+        terms.mark = mark(custom)
     return terms
 
 
@@ -156,24 +153,6 @@ def _count(name: str, value: object) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise Malformed(f"parameters.{name} must be a whole number >= 0")
     return value
-
-
-def _scalar(name: str, value: object) -> object:
-    if not name or len(name) > 128 or "\0" in name:
-        raise Malformed("parameters: a name is empty, longer than 128 characters or holds NUL")
-    if type(value) is str:
-        if len(value) > MAX_TEXT or "\0" in value:
-            raise Malformed(f"parameters.{_key(name)} is longer than {MAX_TEXT} characters or holds NUL")
-    elif type(value) is int:
-        if not -(2**63) <= value < 2**64:
-            raise Malformed(f"parameters.{_key(name)} does not fit 64 bits")
-    elif type(value) is not bool and type(value) is not float:
-        raise Malformed(f"parameters.{_key(name)} must be a string, a number, true or false")
-    return value
-
-
-def _key(name: str) -> str:
-    return shown(name)[1:-1]
 
 
 def check_id(id: str) -> str:

@@ -14,7 +14,7 @@ from maitred.messages import FOREVER, NORMAL, Request
 from maitred.model.predictor import Traits
 from maitred.model.signature import Signature
 from maitred.wire.coerce import from_python
-from maitred.wire.parameters import from_mapping
+from maitred.wire.parameters import from_mapping, mark
 from maitred.wire.tensors import sealed
 
 _LONGEST_SECONDS: Final = 1e9
@@ -40,12 +40,12 @@ def question(
     for name, value in _by_name(inputs, named, signature).items():
         spec = signature.inputs.get(name)
         if spec is None:
-            raise Malformed(f"the model has no input '{name}'; its inputs are: {', '.join(signature.inputs)}")
+            raise signature.unknown_input(name)
         tensors[name] = from_python(name, spec.dtype, value, spec.nullable, spec.nan, spec.pad)
     checked = signature.check(tensors)
     group = checked.group
     if chosen and group is not None and not traits.per_row_parameters:
-        group = (group, repr(sorted(chosen.items())))  # as text: 1, 1.0 and True are equal, and not the same
+        group = (group, mark(chosen))
     safe = {name: sealed(tensor) for name, tensor in checked.inputs.items()}
     return Request(safe, checked.rows, group, deadline, NORMAL, parameters=chosen, outputs=wanted)
 

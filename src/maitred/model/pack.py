@@ -187,7 +187,7 @@ def _inputs(signature: Signature, given: Any) -> Arrays:
         tensors = {}
         for name, value in named.items():
             if name not in signature.inputs:
-                raise Malformed(f"the model has no input {name!r}; its inputs are {', '.join(signature.inputs)}")
+                raise signature.unknown_input(name)
             spec = signature.inputs[name]
             tensors[name] = from_python(name, spec.dtype, _plain(value), nullable=spec.nullable)
         checked = signature.check(tensors)

@@ -20,11 +20,15 @@ from maitred.model.notation import BadSignature as BadSignature
 from maitred.model.notation import Bounds, checked_spec, parse
 from maitred.model.notation import TensorSpec as TensorSpec
 from maitred.model.notation import shown as shown
+from maitred.spelling import did_you_mean
 from maitred.wire import coerce
 from maitred.wire.coerce import DATATYPES, FLOATS
 
 SAME_GROUP: Final[tuple[()]] = ()
 """The group of every payload whose rows have the one shape that the signature gives, and all inputs."""
+
+_MAX_LISTED: Final = 600
+"""Characters of names in a message."""
 
 
 class Checked(msgspec.Struct, gc=False):
@@ -104,10 +108,16 @@ class Signature:
         wanted = tuple(names)
         for name in wanted:
             if name not in self.outputs:
-                raise Malformed(f"unknown output {_quoted(name)}: this model gives {_listed(self.outputs)}")
+                gives = _listed(self.outputs) + did_you_mean(name, self.outputs)
+                raise Malformed(f"unknown output {_quoted(name)}: this model gives {gives}")
             if wanted.count(name) > 1:
                 raise Malformed(f"output {name!r} is asked for twice")
         return wanted
+
+    def unknown_input(self, name: object) -> Malformed:
+        """The refusal of an input that this model does not have: names it, those it has, and the one closest to it."""
+        takes = _listed(self.inputs) + did_you_mean(name, self.inputs)
+        return Malformed(f"unknown input {_quoted(name)}: this model takes {takes}")
 
     def bounds(self, name: str) -> Bounds | None:
         """The range that input `name` declares; None where it declares none."""
@@ -161,7 +171,7 @@ def _check(signature: Signature, tensors: dict[str, Tensor]) -> Checked:
     specs = signature.inputs
     for name in tensors:
         if name not in specs:
-            raise Malformed(f"unknown input {_quoted(name)}: this model takes {_listed(specs)}")
+            raise signature.unknown_input(name)
     sizes: dict[str, int] = {}
     inputs: dict[str, Tensor] = {}
     for name, spec in specs.items():
@@ -266,7 +276,9 @@ def _allowed_value(spec: TensorSpec) -> Any:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
+    """Names for a message, as many as leave room in it for the rest."""
+    listed = ", ".join(map(repr, names))
+    return listed if len(listed) <= _MAX_LISTED else listed[:_MAX_LISTED].rpartition(", ")[0] + ", ..."
 
 
 def _quoted(name: object) -> str:
