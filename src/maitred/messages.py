@@ -107,6 +107,8 @@ class Outputs(msgspec.Struct, eq=False, gc=False):
     memo: dict[str, Any] = msgspec.field(default_factory=dict)
     timing: bytes = b""
     """A gateway's memo of how it tells the times."""
+    unwritten: list[Any] = msgspec.field(default_factory=list)
+    """A gateway's note of the tickets whose rows it could not write: they have an `error` and were no success."""
 
 
 class Result(msgspec.Struct, eq=False, gc=False):

@@ -21,6 +21,16 @@ class Echo(maitred.Model):
         return {"y": batch["x"]}
 
 
+class Root(maitred.Model):
+    """Has no answer that JSON can show to a negative number."""
+
+    signature = maitred.Signature({"x": "float64[n]"}, {"y": "float64[n]"})
+
+    def predict(self, batch):
+        with np.errstate(invalid="ignore"):
+            return {"y": np.sqrt(batch["x"])}
+
+
 DTYPES = ["bool", "float16", "float32", "float64", "bfloat16", "str", "bytes"] + [
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 ]

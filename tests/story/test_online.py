@@ -152,6 +152,24 @@ def test_a_caller_who_hangs_up_frees_the_replica(tmp_path: Path) -> None:
     run(play())
 
 
+def test_an_answer_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with standing(settings(tmp_path, {"root": "Root"})) as house:
+
+            async def ask(*values: float) -> int:
+                reply = await house.caller().ask("POST", INFER.format("root"), v2("x", "FP64", list(values)))
+                return reply.status
+
+            many = [4.0] * 100 + [-1.0]  # more than a batch, so that it is cut and joined
+            asked = [ask(4.0), ask(-1.0), ask(9.0, 9.0), ask(9.0, -9.0), ask(*many), ask(*many[:100])]
+            assert await asyncio.gather(*asked) == [200, 500, 200, 500, 500, 200]
+            page = (await house.caller().ask("GET", "/metrics")).body.decode()
+            assert 'outcome="ok"} 3' in page
+            assert 'outcome="model_fault"} 3' in page
+
+    run(play())
+
+
 def test_a_model_that_cannot_load_is_never_ready_and_says_why(tmp_path: Path) -> None:
     async def play() -> None:
         async with standing(settings(tmp_path, {"broken": "Broken", "echo": "Echo"})) as house:

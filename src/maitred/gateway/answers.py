@@ -70,12 +70,13 @@ class Call(msgspec.Struct, eq=False):
         result: Result = ticket.result  # type: ignore[assignment]
         try:
             body, content_type, more = self.form.write(self, result)
-        except MaitredError as error:
+        except Exception as error:
+            if not isinstance(error, MaitredError):
+                log.exception("an answer could not be written")
+                error = defect()
+            ticket.error = error
+            result.batch.unwritten.append(ticket)
             reply_error(exchange, error)
-            return
-        except Exception:
-            log.exception("an answer could not be written")
-            reply_error(exchange, defect())
             return
         batch = result.batch
         rest = batch.timing or _timing_of(batch)

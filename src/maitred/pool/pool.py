@@ -312,8 +312,10 @@ class Pool:
                     watcher.ended(ticket)
                     ticket.result = None
             start = stop
-        if early or set(map(type, tickets)) != _TICKETS:
+        if early or outputs.unwritten or set(map(type, tickets)) != _TICKETS:
             tickets = [ticket for ticket in tickets if ticket.error is None and type(ticket) is Ticket]
+            for ticket in outputs.unwritten:
+                self._whole_ended(ticket)
         ended = self._clock()
         self._gather_until = ended + _GATHER_SECONDS
         self._listener(
