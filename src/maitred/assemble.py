@@ -142,7 +142,9 @@ class House:
             repository_control=settings.allow_repository_control and not public,
         )
         limits = _limits(settings.http)
-        self._server = Server(Rest(self.router, gateway, pages, listener=self._listen), limits)
+        self._server = Server(
+            Rest(self.router, gateway, pages, listener=self._listen), limits, refused=self.metrics.refused
+        )
         await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)
         self._admin = Server(self._beside(admin(token, self._metrics_page)), limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -36,11 +37,15 @@ class BatchEnded(Event, frozen=True, gc=False):
     """Ending the tickets: the time in which gateways encode the answers."""
 
 
+METHOD_NOT_ALLOWED: Final = "method_not_allowed"
+"""The one code of a request's end that is no `MaitredError`'s."""
+
+
 class RequestEnded(Event, frozen=True, gc=False):
     """A request ended without being one member of one batch: refused, cancelled, expired, failed, or made of parts."""
 
     code: str
-    """`ok` or `MaitredError.code`."""
+    """`ok`, `MaitredError.code` or METHOD_NOT_ALLOWED."""
     waited_seconds: float
 
 

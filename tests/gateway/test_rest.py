@@ -20,8 +20,8 @@ from maitred.errors import (
     QueueFull,
     WouldBeLate,
 )
-from maitred.events import RequestEnded
-from maitred.gateway.rest import Rest
+from maitred.events import METHOD_NOT_ALLOWED, RequestEnded
+from maitred.gateway.rest import MAX_SHAPES, Rest
 from maitred.http.exchange import Exchange
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL, Outputs, Result, Tensor
 
@@ -742,3 +742,34 @@ def test_outputs_that_are_views_are_encoded_before_they_die(port: Port) -> None:
     memory[:] = bytes(12)
     assert Answer(exchange).tensor("p")["data"] == [1.0, 2.0, 3.0]
     assert Answer(other).body.endswith(np.array([1, 2, 3], "<f4").tobytes())
+
+
+def test_all_spellings_of_a_path_lead_to_one_reader(port: Port) -> None:
+    for path in (
+        "/v2/models/iris/infer",
+        "/v2/models/%69ris/infer",
+        "/v2/models/iris/infer/",
+        "/v2/%6Dodels/iris/infer",
+    ):
+        assert port.ask("POST", path, {"inputs": [X]}).status == 200
+        assert port.ask("POST", path.replace("iris/", "iris/versions/1/"), {"inputs": [X]}).status == 200
+    handlers = {route["POST"].__self__ for route in port.rest._routes.values()}  # type: ignore[attr-defined]
+    assert len(handlers) == 1
+    assert len(port.rest._routes) == 7
+
+
+def test_shapes_that_callers_make_up_take_bounded_memory() -> None:
+    port = Port()
+    port.add("mat", {"x": "float32[n, k]"}, {"y": "float32[n]"}, lambda inputs: {"y": inputs["x"].sum(axis=1)})
+    for width in range(MAX_SHAPES + 100):
+        assert port.infer("mat", {"inputs": [tensor("x", "FP32", [0, width], [])]}).status == 200
+    [route] = port.rest._routes.values()
+    infer = route["POST"].__self__  # type: ignore[attr-defined]
+    assert len(infer._known) <= MAX_SHAPES and len(infer._shapes) <= MAX_SHAPES
+
+
+def test_methods_that_a_route_does_not_take_are_told_of(port: Port) -> None:
+    assert port.ask("PUT", "/v2/models/iris/infer").status == 405
+    assert [event for event in port.events if isinstance(event, RequestEnded)] == [
+        RequestEnded("", "", METHOD_NOT_ALLOWED, 0.0)
+    ]

@@ -861,3 +861,20 @@ def test_a_refused_head_is_answered_without_a_body(before: bytes, refused: bytes
 def test_what_follows_a_head_and_has_no_method_is_answered_with_a_body() -> None:
     line = Line().send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n", b"GARBAGE\r\n\r\n")
     assert json.loads(line.answers("HEAD", "GET")[-1].body)["error"]
+
+
+def test_requests_that_the_application_does_not_get_to_see_are_told_of() -> None:
+    told: list[int] = []
+    sent = [
+        b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Encoding: br\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Encoding: gzip\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 70_000 + b"\r\n\r\n",
+    ]  # fmt: skip
+    for data in sent:
+        line = Line()
+        line.port.refused = told.append
+        line.send(data)
+        assert not line.app.seen
+    assert told == [400, 400, 400, 413, 415, 400, 431]

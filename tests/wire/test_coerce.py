@@ -543,3 +543,32 @@ def test_rows_of_nothing() -> None:
     assert rows_json(Tensor("float32", (2, 0), b"")) == [b"", b""]
     assert to_json_values(Tensor("int64", (0, 3), b"")) == b"[]"
     assert rows_json(Tensor("bool", (2, 1, 2), b"\0\1\1\0")) == [b"false,true", b"true,false"]
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=4),
+    st.sampled_from(["int64", "str"]),
+    st.booleans(),
+    st.sampled_from(["", ",", "[,]", '","', "\\", '\\",', "\u00e9,"]),
+)
+def test_counting_elements_before_reading_them_refuses_nothing_that_fits(shape, dtype, nested, text) -> None:
+    array = np.full(shape, text if dtype == "str" else 7, object)
+    values = array.tolist() if nested else array.reshape(-1).tolist()
+    raw = json.dumps(values, ensure_ascii=False, indent=1).encode()
+    coerce._check_number("x", dtype, tuple(shape), raw)
+    assert from_json("x", dtype, tuple(shape), raw).shape == tuple(shape)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "bool", "str"])
+@pytest.mark.parametrize("piece", [b"[]", b"7", b'"a"', b"[1]", b"null"])
+@pytest.mark.parametrize("shape", [(1,), (2, 0), (0,), (2, 2)])
+def test_many_elements_for_a_small_shape_are_refused_unread(dtype, piece, shape, monkeypatch) -> None:
+    def read(*arguments: Any) -> Any:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(coerce, "_plan", read)
+    monkeypatch.setattr(coerce, "_from_json", read)
+    monkeypatch.setitem(coerce._PLANS, dtype, {})
+    raw = b"[" + b",".join([piece] * 40_000) + b"]"
+    with pytest.raises(Malformed, match=r"data hold 40000"):
+        from_json("x", dtype, shape, raw)

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from maitred.deployment.router import Router, Served
 from maitred.errors import Forbidden, MaitredError, Malformed, Unknown
-from maitred.events import Listener, RequestEnded, nobody
+from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded, nobody
 from maitred.gateway import metadata
 from maitred.gateway.answers import Call, defect, log, reply_error, reply_json
 from maitred.gateway.chain import ANONYMOUS
@@ -46,6 +46,8 @@ ANY: Final = "*"
 MAX_ROUTES: Final = 1024
 MAX_SHAPES: Final = 4096
 
+MAX_FLAT: Final = 1 << 16
+"""Bytes of a body up to which elements may be read before anything is known of their number."""
 CLOSELY: Final = 15
 """Requests that are read closely after one that had to be, before the short way is tried again."""
 _TENANT: Final = ANONYMOUS.tenant
@@ -66,7 +68,7 @@ class Control(Protocol):
 class Rest:
     """Every route of the data port; what is not V2, V1 or plain prediction goes `aside`. An `Application`."""
 
-    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes")
+    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_compiled")
 
     watched = WATCHED
     labels = LABELS
@@ -87,7 +89,11 @@ class Rest:
         self._control = control if settings.repository_control else None
         self._listener = listener
         self._routes: dict[bytes, Route] = {}
+        """By path, as it was spelled."""
+        self._compiled: dict[tuple[str, str, str], Route] = {}
+        """By protocol, action and model: what all spellings share."""
         router.keep(self._routes)
+        router.keep(self._compiled)
 
     def exchange(self, exchange: Exchange) -> None:
         """Answer, now or when the model has; never raises."""
@@ -97,7 +103,7 @@ class Rest:
                 handler = self._routes[exchange.path][exchange.method]
             except KeyError:
                 route = self._routes.get(exchange.path) or self._find(exchange.path)
-                handler = route.get(exchange.method) or _other_method(exchange.method, route)
+                handler = route.get(exchange.method) or self._other_method(exchange.method, route)
             handler(exchange)
         except MaitredError as error:
             self._refuse(exchange, handler, error)
@@ -112,6 +118,25 @@ class Rest:
         self._listener(RequestEnded(name, version, error.code, 0.0))
         reply_error(exchange, error)
 
+    def _other_method(self, method: str, route: Route) -> Handler:
+        """What answers a method that the route does not name: HEAD is GET without its body, OPTIONS tells the methods,
+        others get a 405."""
+        if ANY in route:
+            return route[ANY]
+        if method == "HEAD" and "GET" in route:
+            return route["GET"]
+        taken = ", ".join([*route, "HEAD"] if "GET" in route else route)
+        allowed = taken if "OPTIONS" in route else f"{taken}, OPTIONS"
+        if method == "OPTIONS":
+            return _allowing(allowed)
+
+        def refuse(exchange: Exchange) -> None:
+            self._listener(RequestEnded("", "", METHOD_NOT_ALLOWED, 0.0))
+            message = f"this route takes {taken}, not {shown(method)}"
+            reply_json(exchange, {"error": message}, 405, b"Allow: %s\r\n" % allowed.encode())
+
+        return refuse
+
     def _find(self, path: bytes) -> Route:
         """The route of a path, kept where it leads to a model. Raises Unknown or Malformed."""
         if path == b"*":
@@ -122,11 +147,13 @@ class Rest:
         if asked.model == "" or asked.action in ("load", "unload"):
             return self._server_route(asked)
         served = self._router.get(asked.model, asked.version)
-        route = self._model_route(asked, served)
         if len(self._routes) >= MAX_ROUTES:
             self._routes.clear()  # as many spellings as callers like lead to one model
-        self._routes[path] = route
-        return route
+        key = (asked.protocol, asked.action, served.name)
+        if key not in self._compiled:
+            self._compiled[key] = self._model_route(asked, served)
+        self._routes[path] = self._compiled[key]
+        return self._compiled[key]
 
     def _model_route(self, asked: Asked, served: Served) -> Route:
         seconds = self._settings.deadline_of(served.name)
@@ -181,25 +208,6 @@ class Rest:
         if self._aside is None:
             raise Unknown(f"there is no route {shown(exchange.path.decode('latin-1'))}")
         self._aside.exchange(exchange)
-
-
-def _other_method(method: str, route: Route) -> Handler:
-    """What answers a method that the route does not name: HEAD is GET without its body, OPTIONS tells the methods,
-    others get a 405."""
-    if ANY in route:
-        return route[ANY]
-    if method == "HEAD" and "GET" in route:
-        return route["GET"]
-    taken = ", ".join([*route, "HEAD"] if "GET" in route else route)
-    allowed = taken if "OPTIONS" in route else f"{taken}, OPTIONS"
-    if method == "OPTIONS":
-        return _allowing(allowed)
-
-    def refuse(exchange: Exchange) -> None:
-        message = f"this route takes {taken}, not {shown(method)}"
-        reply_json(exchange, {"error": message}, 405, b"Allow: %s\r\n" % allowed.encode())
-
-    return refuse
 
 
 def _allowing(methods: str) -> Handler:
@@ -265,9 +273,10 @@ class Infer:
         watched = exchange.watched
         heads = NO_HEADS if watched <= ONLY_REQUEST_ID else read_heads(exchange.headers)
         body = exchange.body
+        size = len(body)
         tensors = None
         read_flat = self._read_flat
-        if read_flat is not None and heads.json_length is None:
+        if read_flat is not None and size <= MAX_FLAT and heads.json_length is None:
             # What was checked once need not be checked again: this is nearly every request of a small model. The short
             # way is part of this function, and repeats what `decode` and `from_json` do, for the sake of the budget.
             try:
@@ -288,7 +297,7 @@ class Infer:
         received = exchange.received_at
         request = Request(
             tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or heads.request_id, heads.trace, "",
-            None, None, len(body), received,
+            None, None, size, received,
         )  # fmt: skip
         wanted, forms = self._all, None
         if heads.timeout_seconds is not FOREVER or envelope.parameters is not None or envelope.outputs is not None:
@@ -316,12 +325,14 @@ class Infer:
             self._not_flat -= 1
             if not self._not_flat:
                 self._read_flat = self._flat_reader
-        elif self._read_flat is not None and heads.json_length is None and len(self._known) < MAX_SHAPES:
+        elif self._read_flat is not None and len(body) <= MAX_FLAT and heads.json_length is None:
             entry = envelope.inputs[0]
             shape = entry.shape
             if shape in self._known:
                 self._read_flat, self._not_flat = None, CLOSELY
             else:
+                if len(self._known) >= MAX_SHAPES:
+                    self._known.clear()  # callers choose shapes
                 kind = self._kinds[entry.name]
                 count = math.prod(shape)
                 self._known[shape] = (
@@ -381,8 +392,9 @@ class Infer:
 
     def _new_shape(self, name: str, shape: tuple[int, ...]) -> None:
         checked_shape(name, shape)
-        if len(self._shapes) < MAX_SHAPES:
-            self._shapes.add(shape)
+        if len(self._shapes) >= MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes.add(shape)
 
     def _unusual(self, request: Request, envelope: Envelope, heads: Heads) -> tuple[Wanted, Any]:
         """Fill in what a request says besides its tensors; the outputs wanted, and their forms where not plain JSON."""

@@ -32,7 +32,7 @@ def inflate(exchange: OneExchange, header: bytes, port: Port, hand_over: HandOve
             hand_over(exchange)
             return
     except MaitredError as error:
-        _reply_refused(exchange, error)
+        _reply_refused(exchange, error, port)
         return
     exchange.inflation = inflation
     future = port.loop.run_in_executor(port.workers(), inflation.run)
@@ -49,7 +49,7 @@ def _inflated(exchange: OneExchange, port: Port, hand_over: HandOver, future: as
         exchange.received_at = port.clock()
         hand_over(exchange)
     elif isinstance(error, MaitredError):
-        _reply_refused(exchange, error)
+        _reply_refused(exchange, error, port)
     else:
         LOG.error("a body could not be inflated", exc_info=error)
         exchange.reply(500, error_body(INTERNAL))
@@ -61,6 +61,7 @@ def coding_refused(error: MaitredError) -> Refused:
     return Refused(error.http_status, error.message, extra)
 
 
-def _reply_refused(exchange: OneExchange, error: MaitredError) -> None:
+def _reply_refused(exchange: OneExchange, error: MaitredError, port: Port) -> None:
     refused = coding_refused(error)
+    port.refused(refused.status)
     exchange.reply(refused.status, error_body(refused.message), JSON, refused.extra)

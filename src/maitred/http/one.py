@@ -525,6 +525,7 @@ class Connection(asyncio.Protocol):
             if special is None:
                 self._hand_over(exchange)
             elif isinstance(special, Refused):
+                self.port.refused(special.status)
                 exchange.reply(special.status, error_body(special.message), JSON, special.extra)
             else:
                 inflate(exchange, special, self.port, self._hand_over)

@@ -41,9 +41,9 @@ class Port:
     """Belongs to one loop."""
 
     __slots__ = (
-        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "shapes", "json_ok",
-        "_plain_below", "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices", "_workers",
-        "_unswept", "_slice", "_sweeping",
+        "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "shapes", "refused",
+        "json_ok", "_plain_below", "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices",
+        "_workers", "_unswept", "_slice", "_sweeping",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class Port:
         self.draining = False
         self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()), getattr(app, "labels", ()))
         self.shapes = Shapes(limits)
+        self.refused: Callable[[int], None] = lambda status: None
+        """Told the status of every request that the application does not get to see."""
         self.emptied: Callable[[], None] | None = None
         """Called when the last connection has closed."""
         self._choices: dict[bytes, Choice] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 
 from maitred.clock import Clock, monotonic
@@ -25,7 +26,10 @@ class Server:
         limits: Limits | None = None,
         clock: Clock = monotonic,
         two: ProtocolFactory | None = None,
+        refused: Callable[[int], None] | None = None,
     ) -> None:
+        """`refused` is told the status of every request that the application does not get to see."""
+        self._refused = refused
         self._app = app
         self._limits = limits or Limits()
         self._clock = clock
@@ -43,6 +47,8 @@ class Server:
             raise RuntimeError("a server is started once")
         loop = asyncio.get_running_loop()
         shared = Port(self._app, self._limits, self._clock, loop, self._two)
+        if self._refused is not None:
+            shared.refused = self._refused
         bound = listening if listening is not None else await _bind(loop, host, port)
         self._listener = await loop.create_server(lambda: Connection(shared), sock=bound, backlog=BACKLOG)
         self._port = shared

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from maitred.clock import Clock, monotonic
 from maitred.errors import TABLE
-from maitred.events import BatchEnded, Event, ReplicaChanged, RequestEnded
+from maitred.events import METHOD_NOT_ALLOWED, BatchEnded, Event, ReplicaChanged, RequestEnded
 from maitred.messages import LANES
 from maitred.observe.exposition import (
     OPENMETRICS,
@@ -50,7 +50,7 @@ REPLICA_STATES: Final = frozenset(
 )  # fmt: skip
 STATUSES: Final = frozenset({400, 401, 403, 404, 405, 406, 408, 410, 411, 412, 413, 414, 415, 417, 421, 422, 429, 431,
                              499, 500, 501, 503, 504, 505})  # fmt: skip
-STATUS_OF: Final[Mapping[str, int]] = {error.code: error.http_status for error in TABLE}
+STATUS_OF: Final[Mapping[str, int]] = {METHOD_NOT_ALLOWED: 405, **{error.code: error.http_status for error in TABLE}}
 OTHER: Final = "other"
 """The label value into which everything else is folded."""
 

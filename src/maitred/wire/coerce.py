@@ -23,6 +23,7 @@ import orjson
 
 from maitred.errors import MaitredError, Malformed, ModelFault
 from maitred.messages import ITEM_BYTES, DType, Tensor
+from maitred.wire.json import count_outside_strings
 
 Array = npt.NDArray[Any]
 NanPolicy = Literal["error", "null", "string"]
@@ -116,6 +117,8 @@ def from_json(
     fills up ragged nested lists. Raises Malformed naming the input and the place.
     """
     if shape is not None:
+        if len(raw_json) > _MUCH:
+            _check_number(name, dtype, shape, bytes(raw_json))
         decode, pack, count = _PLANS[dtype].get(shape) or _plan(dtype, shape)
         try:
             values = decode(raw_json)
@@ -131,9 +134,21 @@ _PLANS: Final[Mapping[str, dict[tuple[int, ...], _Plan]]] = {dtype: {} for dtype
 """Per dtype and shape: the decoder of a flat list, what packs its values, and their count."""
 
 _MAX_PLANS: Final = 512
+_MUCH: Final = 1 << 16
+"""Bytes of JSON whose elements are counted before they are read, for reading is a hundred times as dear."""
+_MAX_EMPTY_LISTS: Final = 1 << 16
 
 NOT_FLAT: Final = (ValueError, OverflowError, RecursionError, struct.error)
 """What decoding and packing a flat list of values raise, where it is none or holds what its dtype cannot."""
+
+
+def _check_number(name: str, dtype: DType, shape: tuple[int, ...], text: bytes) -> None:
+    """Refuse text that cannot hold the elements of `shape`, however nested: all but the first follow a comma."""
+    commas = count_outside_strings(text, b",") if dtype in ("str", "bytes") else text.count(b",")
+    count = math.prod(shape)
+    lists = math.prod(shape[: shape.index(0)]) if 0 in shape else 0
+    if commas != count - 1 if count else commas >= max(1, min(lists, _MAX_EMPTY_LISTS)):
+        raise Malformed(f"input {name!r}: shape {list(shape)} holds {count} elements, data hold {commas + 1}")
 
 
 def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
