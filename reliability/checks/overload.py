@@ -11,7 +11,9 @@ from reliability.driver import (
     Answer,
     House,
     Liveness,
+    LoadWire,
     OpenLoop,
+    Tally,
     Watch,
     message,
     model,
@@ -21,28 +23,49 @@ from reliability.driver import (
 )
 from reliability.judge import Case, Check, percentile
 
-SLOW_CAPACITY = 4 * 8 / 0.0416
-"""Rows a second of four replicas that run eight rows in 40 ms + 0.2 ms a row."""
+REPLICAS = 2
+CLIENTS = 64
+LIKELY_CAPACITY = REPLICAS * 8 / 0.0416
+"""Rows a second of the replicas, which run eight rows in 40 ms + 0.2 ms a row, if nothing came between.
+
+Ten times as many requests are what one process can send and another can read and refuse where two cores do both: the
+test is about what becomes of requests, not about how many a machine can move.
+"""
 
 
-async def _capacity(loop: OpenLoop, step_seconds: float) -> float:
-    """The best of five steps that end with p99 inside the objective and without an error."""
-    best = 0.0
-    for share in (0.75, 0.82, 0.88, 0.93, 0.97):
-        tally = await loop.run(share * SLOW_CAPACITY, step_seconds)
-        if tally.failed == 0 and tally.p99() <= SLO_SECONDS:
-            best = max(best, tally.good / step_seconds)
-    return best
+class ClosedLoop(OpenLoop):
+    """Clients that each ask again as soon as they are answered."""
+
+    _end = 0.0
+
+    async def capacity(self, clients: int, seconds: float) -> tuple[float, Tally]:
+        """Right answers a second in so long, and all that came of so many clients."""
+        tally = self.tally = Tally()
+        self._end = time.monotonic() + seconds
+        for _ in range(clients):
+            self._fire(tally)
+        await asyncio.sleep(seconds)
+        rate = tally.good / seconds
+        while tally.waiting:
+            await asyncio.sleep(0.01)
+        return rate, tally
+
+    def answered(self, wire: LoadWire, nonce: int, head: bytes, body: bytes, seconds: float) -> None:
+        super().answered(wire, nonce, head, body, seconds)
+        if time.monotonic() < self._end:
+            self._fire(self.tally)
 
 
 async def a8(case: Case) -> None:
-    seconds = case.seconds("seconds")
-    async with House({"slow": model("SlowSleeper", replicas=4, slo={"p99_seconds": SLO_SECONDS})}) as house:
+    seconds, step = case.seconds("seconds"), case.seconds("step_seconds")
+    entry = model("SlowSleeper", replicas=REPLICAS, slo={"p99_seconds": SLO_SECONDS})
+    async with House({"slow": entry}) as house:
         loop = OpenLoop(house, "slow", SLO_SECONDS, deadline=True)
-        await loop.run(SLOW_CAPACITY / 4, 2)
-        calm = await loop.run(SLOW_CAPACITY / 2, 3)
-        capacity = await _capacity(loop, case.seconds("step_seconds"))
+        await loop.run(LIKELY_CAPACITY / 4, 2)
+        calm = await loop.run(LIKELY_CAPACITY / 2, 3)
+        capacity, tally = await ClosedLoop(house, "slow").capacity(CLIENTS, step)
         case.at_least("C", capacity, 1.0, "/s")
+        case.none("failed while C was measured", tally.failed)
         with Watch(house) as watch:
             for times in (2, 10):
                 async with Liveness(house) as live:
@@ -64,7 +87,7 @@ async def a8(case: Case) -> None:
         started = time.monotonic()
         back = case.limit("back_seconds") + 1
         while time.monotonic() < started + case.limit("back_seconds"):
-            tally = await loop.run(SLOW_CAPACITY / 2, 1)
+            tally = await loop.run(LIKELY_CAPACITY / 2, 1)
             if tally.failed == 0 and tally.p99() <= 1.5 * calm.p99() + 0.01:
                 back = time.monotonic() - started
                 break

@@ -9,6 +9,7 @@ import pytest
 from maitred.errors import DeadlinePassed, MaitredError, NoReplica, QueueFull, TooLarge, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL, Request
 from maitred.scheduling.admission import LaneLimits, Load, decide
+from maitred.scheduling.batching import Batch
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
@@ -47,7 +48,7 @@ class Case:
         outage.expected = self.expected
         load = Load(lanes, curve, 10, self.patience, 29.0, outage)
         load.slots, load.room = self.slots, self.room
-        load.oldest_started_at, load.oldest_rows = NOW, 10
+        load.running = [Batch(n, n, [], 10, NOW, FOREVER, ends_at=NOW + 0.1) for n in range(self.slots - self.room)]
         load.learn(10, LIMITS.max_waiting_rows)
         return load
 
@@ -98,6 +99,36 @@ def test_table(case: Case) -> None:
     assert type(error) is (case.verdict or type(None))
     if isinstance(error, (QueueFull, WouldBeLate, NoReplica)):
         assert error.retry_after_seconds is not None and error.retry_after_seconds > 0
+
+
+def test_a_slot_is_free_when_its_batch_is_expected_to_end() -> None:
+    """Three slots: two end now, the third in 0.1 s. What goes then takes 0.1 s for every turn of the three."""
+    load = Case("", None, slots=3).load()
+    for batch, ends_at in zip(load.running, (NOW, NOW, NOW + 0.1), strict=True):
+        batch.ends_at = ends_at
+    assert [load.start_of(turn, NOW) - NOW for turn in range(7)] == pytest.approx([0, 0, 0.1, 0.1, 0.1, 0.2, 0.2])
+    load.room = 1
+    load.running.pop(0)
+    assert load.start_of(0, NOW) == NOW, "there is a free one"
+    assert load.start_of(1, NOW) == NOW
+    assert load.start_of(2, NOW) == pytest.approx(NOW + 0.1)
+    assert load.start_of(3, NOW) == pytest.approx(NOW + 0.1), "after the one that the free slot is about to start"
+    assert load.start_of(0, NOW + 1.0) == load.start_of(2, NOW + 1.0) == NOW + 1.0, "overdue is about to end"
+
+
+def test_caution_asks_for_a_margin() -> None:
+    """Forty rows wait: 0.6 s; what has been late lately makes it more, up to a third of what could be waited."""
+    load = Case("", None, waiting=(0, 40, 0)).load()
+    load.caution.admitted(NOW - 10.0)
+    load.caution.late(NOW - 9.0, NOW - 1.0)
+    assert load.caution.seconds == pytest.approx(0.05)
+    for seconds, verdict in ((0.64, WouldBeLate), (0.66, type(None))):
+        assert type(decide(Request({}, 1, "g", NOW + seconds), load, LIMITS, NOW)) is verdict
+    for moment in range(20):
+        load.caution.late(NOW - 9.0, NOW + moment)
+    assert load.caution.seconds == pytest.approx(0.8)
+    for seconds, verdict in ((0.84, WouldBeLate), (0.86, type(None))):
+        assert type(decide(Request({}, 1, "g", NOW + seconds), load, LIMITS, NOW)) is verdict
 
 
 def test_retry_after_follows_the_drain_rate() -> None:

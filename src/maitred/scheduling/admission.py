@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from maitred.errors import DeadlinePassed, MaitredError, QueueFull, TooLarge, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, HIGH, LANES, Request
+from maitred.scheduling.caution import Caution
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import Lane
 
+if TYPE_CHECKING:
+    from maitred.scheduling.batching import Batch
+
 _UNKNOWN_DRAIN_SECONDS: Final = 1.0
 """What a refused caller is told to wait while nothing is known about the model's speed."""
 _SHORTEST_WAIT_SECONDS: Final = 0.001
-_MARGIN: Final = 1.5
-"""How many times the usual error of the curve a request must be early by to be admitted."""
 
 
 class LaneLimits:
@@ -33,8 +34,8 @@ class Load:
     """What admission may look at: one object that the dispatcher keeps up to date. Not thread-safe."""
 
     __slots__ = (
-        "lanes", "curve", "slots", "outage", "room", "oldest_started_at", "oldest_rows", "batch_rows",
-        "batch_seconds", "full_seconds", "longest_seconds", "patience", "implied_seconds",
+        "lanes", "curve", "slots", "outage", "room", "running", "batch_rows", "batch_seconds", "full_seconds",
+        "longest_seconds", "caution", "patience", "implied_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -55,9 +56,8 @@ class Load:
         """How long requests wait where there are no slots."""
         self.room = 0
         """How many of the slots are free."""
-        self.oldest_started_at = 0.0
-        """Of the batches running, where no slot is free: its end is expected to give the next one."""
-        self.oldest_rows = 0
+        self.running: list[Batch] = []
+        """In order of their start, which is about the order in which they are expected to make room."""
         self.batch_rows = float(batch_rows)
         """Rows of a batch while more wait than fit: what a slot takes off the queue at a time."""
         self.batch_seconds = 0.0
@@ -66,6 +66,7 @@ class Load:
         """Expected run of the largest batch."""
         self.longest_seconds = 0.0
         """No admitted request is expected to take longer, whatever waits: later deadlines need no closer look."""
+        self.caution = Caution()
         self.patience = patience
         self.implied_seconds = implied_seconds
         """A request that has as long as this is taken for one whose caller stated no deadline."""
@@ -78,15 +79,21 @@ class Load:
         seconds = self.batch_seconds = curve.seconds(self.batch_rows)
         self.full_seconds = max(seconds, curve.seconds(max_batch_rows))
         waves = len(self.lanes) * max_waiting_rows / self.batch_rows / max(self.slots, 1)
-        self.longest_seconds = (waves + 3.0) * seconds * (1.0 + _MARGIN * curve.spread)
+        self.caution.scale(seconds)
+        self.longest_seconds = (waves + 3.0) * seconds + self.caution.most
         if self.patience.seconds != FOREVER:
             self.longest_seconds = FOREVER
 
-    def next_room(self, now: float) -> float:
-        """When a slot is expected to be free."""
-        if self.room > 0:
+    def start_of(self, turn: int, now: float) -> float:
+        """When the batch is expected to start that goes after `turn` others which wait."""
+        turn -= self.room
+        if turn < 0:
             return now
-        return max(now, self.oldest_started_at + self.curve.seconds(self.oldest_rows))
+        wave, place = divmod(turn, self.slots)
+        wait = wave * self.batch_seconds
+        if place < len(self.running):
+            return max(now, self.running[place].ends_at) + wait
+        return now + self.batch_seconds + wait  # after one that is about to start
 
     def waiting_rows(self) -> int:
         high, normal, background = self.lanes
@@ -128,12 +135,11 @@ def _late(request: Request, load: Load, now: float) -> MaitredError | None:
     if not ahead and load.room > 0:
         return None
     run = load.batch_seconds
-    if ahead < load.batch_rows:  # what waits now goes together with it
+    turn = int(ahead / load.batch_rows)
+    if not turn:  # what waits now goes together with it
         run = load.curve.seconds(min(ahead + request.rows, load.batch_rows))
-    wait = ahead // load.batch_rows / load.slots * load.batch_seconds
-    error = _MARGIN * load.curve.spread * sqrt((wait + run) * load.batch_seconds)
-    end = load.next_room(now) + wait + run + error
-    if end <= deadline:
+    end = load.start_of(turn, now) + run
+    if end <= deadline - load.caution.of(max(0.0, deadline - now - run)):
         return _impatient(request, load, end, now)
     return WouldBeLate(
         f"behind {ahead} rows the answer would take about {end - now:.3f} s, "

@@ -14,17 +14,19 @@ from maitred.scheduling.recovery import Group
 class Batch:
     """Tickets that run together, from their start until the replica has answered or was lost."""
 
-    __slots__ = ("id", "replica", "tickets", "rows", "started_at", "deadline", "alive", "group", "alone")
+    __slots__ = ("id", "replica", "tickets", "rows", "started_at", "ends_at", "deadline", "alive", "group", "alone")
 
     def __init__(
         self, id: int, replica: int, tickets: list[Ticket], rows: int, started_at: float, deadline: float,
-        group: Group | None = None,
+        group: Group | None = None, ends_at: float = 0.0,
     ) -> None:  # fmt: skip
         self.id = id
         self.replica = replica
         self.tickets = tickets
         self.rows = rows
         self.started_at = started_at
+        self.ends_at = ends_at
+        """When it is expected to be answered."""
         self.deadline = deadline
         """The earliest of the members that have not ended."""
         self.alive = len(tickets)

@@ -190,6 +190,9 @@ class Dispatcher:
             self._aside.add(Group([ticket], broken=False, apart=True))
         else:
             self.queue.push(ticket)
+        load = self.load
+        if load.batch_seconds and request.deadline - now <= load.longest_seconds:
+            load.caution.admitted(now)
         return True
 
     def cancelled(self, ticket: Ticket, now: float) -> Batch | None:
@@ -410,14 +413,11 @@ class Dispatcher:
         self, replica: Replica, tickets: list[Ticket], rows: int, deadline: float, group: Group | None, now: float
     ) -> None:
         self._last_id += 1
-        batch = Batch(self._last_id, replica.id, tickets, rows, now, deadline, group)
+        batch = Batch(self._last_id, replica.id, tickets, rows, now, deadline, group, now + self.curve.seconds(rows))
         self._replicas.start(replica, batch.alone)
         self._running[batch.id] = batch
         self._running_rows += rows
-        load = self.load
-        if not load.room:
-            oldest = next(iter(self._running.values()))
-            load.oldest_started_at, load.oldest_rows = oldest.started_at, oldest.rows
+        self.load.running.append(batch)
         self._effects.start(batch)
 
     def _release(self, replica: int, batch_id: int) -> Batch:
@@ -426,6 +426,7 @@ class Dispatcher:
         if batch.replica != replica:
             raise KeyError(f"batch {batch_id} does not run on replica {replica}")
         del self._running[batch_id]
+        self.load.running.remove(batch)
         self._running_rows -= batch.rows
         self._replicas.end(replica)
         return batch
@@ -540,15 +541,22 @@ class Dispatcher:
                 batch.alive -= 1
                 if not batch.alive:
                     self._abandoned.append(batch)
+                self._learn_caution(ticket, now)
                 self._effects.fail(ticket, _late_running(ticket, now))
 
     def _fail_late(self, late: list[Ticket], now: float) -> None:
         for ticket in late:
             if not ticket.ended:
+                self._learn_caution(ticket, now)
                 if ticket.request.deadline > now:
                     self._effects.fail(ticket, _too_late(ticket, self.load, now))
                 else:
                     self._effects.fail(ticket, _late_waiting(ticket, now))
+
+    def _learn_caution(self, late: Ticket, now: float) -> None:
+        """Somebody was admitted and is late. Who was in a greater hurry than any batch can be says nothing."""
+        if late.request.deadline - late.submitted_at > self.load.batch_seconds:
+            self.load.caution.late(late.submitted_at, now)
 
     def _lower_lane(self, request: Request, parts: Sequence[Ticket] | None, now: float) -> None:
         load = self.load
