@@ -566,11 +566,12 @@ class Liveness:
         self._client = Client(house.port)
         self._every = every_seconds
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         self.seconds: list[float] = []
         self.failed = 0
 
     async def _run(self) -> None:
-        while True:
+        while not self._over:  # a cancellation alone may be lost: `wait_for` drops one that comes with the answer
             started = time.monotonic()
             try:
                 answer = await self._client.ask("GET", "/v2/health/live", seconds=10)
@@ -586,6 +587,7 @@ class Liveness:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
+        self._over = True
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

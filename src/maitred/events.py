@@ -47,6 +47,8 @@ class RequestEnded(Event, frozen=True, gc=False):
     code: str
     """`ok`, `MaitredError.code` or METHOD_NOT_ALLOWED."""
     waited_seconds: float
+    count: int = 1
+    """Requests that have ended like this at about the same time: refusals of a moment are told of together."""
 
 
 class ReplicaChanged(Event, frozen=True, gc=False):

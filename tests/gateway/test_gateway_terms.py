@@ -102,6 +102,8 @@ def test_traces_and_ids() -> None:
     heads = read_heads([(b"traceparent", TRACE.encode()), (b"x-request-id", b"abc"), (b"other", b"\xff")])
     assert (heads.trace, heads.request_id) == (TRACE, "abc")
     assert read_heads([(b"traceparent", TRACE.upper().encode())]).trace == ""
+    for wrong in ("ff" + TRACE[2:], f"00-{'0' * 32}-{TRACE[36:]}", TRACE[:36] + "0" * 16 + TRACE[52:]):
+        assert len(wrong) == len(TRACE) and read_heads([(b"traceparent", wrong.encode())]).trace == ""
     assert len(read_heads([(b"x-request-id", b"a" * 10_000)]).request_id) == 128
 
 

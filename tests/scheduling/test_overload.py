@@ -146,6 +146,10 @@ def test_callers_who_hang_up_after_a_second_and_set_nothing(factor: float, crowd
     more = {**CROWDS[crowd], "seconds": 7.0, "settling_seconds": 4.0}
     after = Crowd(factor, deadline_seconds=IMPLIED, hang_up_seconds=1.0, **more).run()  # type: ignore[arg-type]
     assert after.goodput() >= 0.95
+    admitted = [ticket for ticket in after.counted() if outcome(ticket) in ("ok", "cancelled")]
+    left = [ticket for ticket in admitted if outcome(ticket) == "cancelled"]
+    assert len(left) <= 0.04 * len(admitted)
+    assert sum(ticket.started_at > 0.0 for ticket in left) <= 0.005 * len(admitted), "few leave while being served"
 
 
 @pytest.mark.parametrize("factor", [2.0, 10.0])

@@ -235,3 +235,32 @@ def test_clear_gives_everything_back_best_lane_first() -> None:
     assert [lane.rows for lane in queue.lanes] == [0, 0, 0]
     assert not list(queue.tickets())
     assert not any(queue.forget(t) for t in cleared)
+
+
+def test_the_fresh_go_first_and_the_older_keep_their_places() -> None:
+    queue = Queue()
+    waiting = []
+    for number in range(6):
+        pushed = ticket(100.0 + number)
+        pushed.submitted_at = float(number)
+        queue.push(pushed)
+        waiting.append(pushed)
+    end(queue, waiting[4])
+    line = queue.lanes[NORMAL].lines["g"]
+
+    def fresh(most: int, since: float) -> list[Ticket]:
+        into: list[Ticket] = []
+        assert queue.take_fresh(line, most, 10.0, since, 90.0, into) == len(into)
+        return into
+
+    assert fresh(2, 3.0) == [waiting[3], waiting[5]]
+    assert list(line.tickets) == waiting[:3] and queue.lanes[NORMAL].rows == 3
+    assert fresh(2, 3.0) == [waiting[2], waiting[1]], "none is fresh: the newest of the others"
+    assert fresh(2, 0.0) == [waiting[0]]
+    late = ticket(200.0)
+    queue.push(late)
+    assert drain(queue) == [late], "the line is as good as new"
+    stated = ticket(10.5)
+    stated.submitted_at = 9.0
+    queue.push(stated)
+    assert fresh(1, 5.0) == [], "who stated a deadline goes by that"

@@ -15,8 +15,8 @@ import maitred
 from loops import run
 
 HOUSE = str(Path(maitred.__file__).parent)
-MOST_FUNCTIONS = 72
-MOST_FILES = 26
+MOST_FUNCTIONS = 69
+MOST_FILES = 25
 MOST_LINES = 60
 
 BY_THE_CLOCK = {("/assemble.py", "House._look"), ("/http/server.py", "Server._tick")}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
+from math import ceil
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,8 +19,11 @@ log = logging.getLogger("maitred.gateway")
 
 MAX_MESSAGE: Final = 1000
 """Characters of an error's message that a caller gets to see."""
+_LONGEST_WAIT_SECONDS: Final = 86400.0
 
 OCTETS: Final = b"application/octet-stream"
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class Form(Protocol):
@@ -97,22 +100,28 @@ def defect() -> Internal:
 def reply_error(exchange: Exchange, error: MaitredError) -> None:
     """Answer `{"error": message}` with the status and the headers that the table of errors says."""
     message = error.message
-    if error.http_status >= 500:
+    status = error.http_status
+    if status >= 500:
         message = discreet(message)
     if len(message) > MAX_MESSAGE:
         message = message[: MAX_MESSAGE - 3] + "..."
-    exchange.reply(error.http_status, msgspec.json.encode({"error": _clean(message)}), JSON, error_lines(error))
+    exchange.reply(status, b'{"error":%b}' % _encode(_clean(message)), JSON, error_lines(error))
 
 
 def error_lines(error: MaitredError) -> bytes:
     """`Maitred-Error` with the error's code, and when to come back where that helps."""
-    lines = b"Maitred-Error: %s\r\n" % error.code.encode()
     wait = error.retry_after_seconds
     if wait is None and error.http_status in (429, 503):
         wait = 1.0
-    if wait is not None:
-        wait = min(max(wait, 0.0), 86400.0)
-        lines += b"Retry-After: %d\r\nMaitred-Retry-After-Ms: %d\r\n" % (max(1, math.ceil(wait)), math.ceil(wait * 1e3))
+    code = error.code.encode()
+    if wait is None:
+        lines = b"Maitred-Error: %b\r\n" % code
+    else:
+        milliseconds = ceil(min(max(wait, 0.0), _LONGEST_WAIT_SECONDS) * 1e3)
+        seconds = (milliseconds + 999) // 1000 or 1
+        lines = b"Maitred-Error: %b\r\nRetry-After: %d\r\nMaitred-Retry-After-Ms: %d\r\n" % (
+            code, seconds, milliseconds,
+        )  # fmt: skip
     if error.http_status == 401:
         lines += b"WWW-Authenticate: Bearer\r\n"
     return lines

@@ -300,8 +300,10 @@ class Infer:
             None, None, size, received,
         )  # fmt: skip
         wanted, forms = self._all, None
-        if heads.timeout_seconds is not FOREVER or envelope.parameters is not None or envelope.outputs is not None:
+        if envelope.parameters is not None or envelope.outputs is not None:
             wanted, forms = self._unusual(request, envelope, heads)
+        elif heads.timeout_seconds is not FOREVER:
+            request.deadline = received + heads.timeout_seconds
         if id is not None and (len(id) > MAX_TEXT or "\0" in id):
             check_id(id)
         ticket = served.endpoint.submit(request)

@@ -27,7 +27,7 @@ ONLY_REQUEST_ID: Final = 1
 """`Exchange.watched` where the first of them is the only one of all these."""
 
 _MILLISECONDS: Final = re.compile(rb"\d{1,12}(\.\d{1,9})?")
-_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _MEDIA: Final = re.compile(r"\s*([\w.+-]+/[\w.+-]+|\*/\*)\s*((?:;[^;]*)*)\s*")
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s\";]*)\"?", re.IGNORECASE)
 _UTF8: Final = frozenset(("utf-8", "utf8", "us-ascii", "ascii"))

@@ -46,9 +46,12 @@ class OneExchange(Exchange, eq=False, weakref=False):
 
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
         answers = self.answers
-        if self.plain and not (self.phase or answers.entangled) and status == 200 and content_type is JSON:
+        if self.plain and not (self.phase or answers.entangled) and content_type is JSON:
             port = answers.port
-            head = port.json_ok.get(len(body)) or port.json_head(len(body))
+            if status == 200:
+                head = port.json_ok.get(len(body)) or port.json_head(len(body))
+            else:
+                head = port.error_head(status, len(body))
             if head is not None:
                 self.phase = DONE
                 answers.queue.clear()

@@ -111,6 +111,13 @@ class Port:
         self.json_ok[size] = head = b"%bContent-Length: %d\r\n" % (self.head(200, JSON), size)
         return head
 
+    def error_head(self, status: int, size: int) -> bytes | None:
+        """As `json_head`, for errors: refusing must be cheaper than answering. None for all other statuses too."""
+        if status < 400 or size >= self._plain_below:
+            return None
+        beginning = self._beginnings.get((status, JSON)) or self.head(status, JSON)
+        return b"%bContent-Length: %d\r\n" % (beginning, size)
+
     def choose(self, accept: bytes) -> Choice:
         """`coding.choose`, remembered: few clients differ in this header."""
         choice = self._choices.get(accept)

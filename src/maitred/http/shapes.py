@@ -22,8 +22,10 @@ LEARN_AT: Final = frozenset((2, 8, 64, 1024))
 """After so many plain requests of a connection that fitted no shape, the next is compared with the last."""
 
 _KEPT: Final = 256
-_LEARNED_AT_ONCE: Final = 32
+_LEARNED_AT_ONCE: Final = 8
 """New patterns between two calls of `make_room`: making one takes as long as some requests."""
+_LONGEST: Final = 2048
+"""Bytes of a head that is learned."""
 
 _MOST_LENGTH: Final = 9999
 _LENGTH: Final = rb"([0-9]{1,4})"
@@ -46,7 +48,7 @@ class Shapes:
         choice: Choice,
     ) -> Shape | None:  # fmt: skip
         """The shape of two plain heads with one request line, or None if they have none in common."""
-        if len(earlier) != len(later) or self._limits.body_bytes < _MOST_LENGTH:
+        if len(earlier) != len(later) or self._limits.body_bytes < _MOST_LENGTH or sum(map(len, later)) > _LONGEST:
             return None
         parts = [_part(*pair) for pair in zip(earlier, later, strict=True)]
         if None in parts or sum(_LENGTH in part for part in parts if part) != 1:

@@ -63,7 +63,7 @@ class EventLog:
                 self._trouble(event, "batch failed", event.outcome)
         elif isinstance(event, RequestEnded):
             if event.code in NOT_THE_CALLERS:
-                self._trouble(event, "requests failed", event.code)
+                self._trouble(event, "requests failed", event.code, event.count)
         elif isinstance(event, ReplicaChanged):
             self._replica_changed(event)
 
@@ -74,13 +74,13 @@ class EventLog:
             fields["reason"] = event.reason
         self._logger.log(level, "replica is %s", event.state, extra={"fields": fields})
 
-    def _trouble(self, event: Event, message: str, cause: str) -> None:
+    def _trouble(self, event: Event, message: str, cause: str, count: int = 1) -> None:
         key = (event.model, event.version, cause)
         now = self._clock()
         last, more = self._told.get(key, (-REPEAT_SECONDS, 0))
         if now - last < REPEAT_SECONDS:
-            self._told[key] = (last, more + 1)
+            self._told[key] = (last, more + count)
             return
         self._told[key] = (now, 0)
-        fields = {"model": event.model, "version": event.version, "cause": cause, "times": more + 1}
+        fields = {"model": event.model, "version": event.version, "cause": cause, "times": more + count}
         self._logger.warning(message, extra={"fields": fields})

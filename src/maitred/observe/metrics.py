@@ -87,9 +87,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def observe_all(self, values: Sequence[float]) -> None:
         """Count a batch's values. Most batches fall into one bucket, which their extremes tell."""
@@ -251,14 +251,14 @@ class Metrics:
 
     def _request_ended(self, event: RequestEnded) -> None:
         if not event.model:
-            self._refused(str(STATUS_OF.get(event.code, OTHER)))
+            self._refused(str(STATUS_OF.get(event.code, OTHER)), event.count)
             return
         version = self._version(event.model, event.version)
-        _add(version.requests, event.code, OUTCOMES)
-        (version.answered if event.code == "ok" else version.failed).observe(event.waited_seconds)
+        _add(version.requests, event.code, OUTCOMES, event.count)
+        (version.answered if event.code == "ok" else version.failed).observe(event.waited_seconds, event.count)
 
-    def _refused(self, status: str) -> None:
-        self._http_errors[status] = self._http_errors.get(status, 0) + 1
+    def _refused(self, status: str, count: int = 1) -> None:
+        self._http_errors[status] = self._http_errors.get(status, 0) + count
 
     def _version(self, model: str, version: str) -> _Version:
         found = self._versions.get((model, version))
@@ -277,10 +277,10 @@ class Metrics:
         return snapshots
 
 
-def _add(counts: dict[str, int], key: str, known: frozenset[str]) -> None:
+def _add(counts: dict[str, int], key: str, known: frozenset[str], count: int = 1) -> None:
     if key not in known:
         key = OTHER
-    counts[key] = counts.get(key, 0) + 1
+    counts[key] = counts.get(key, 0) + count
 
 
 def _counters(versions: Sequence[_Version]) -> list[Family]:

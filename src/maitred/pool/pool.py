@@ -113,6 +113,8 @@ class Pool:
         self._quiet: asyncio.Event | None = None
         """Set, once draining, when nothing waits or runs."""
         self._submitted_rows = 0
+        self._refused: dict[str, int] = {}
+        """By code: requests that ended before anybody could wait for them, of which nobody has been told."""
 
     # ------------------------------------------------------------------ the endpoint
 
@@ -225,7 +227,11 @@ class Pool:
         self._replicas[batch.replica].run(batch.id, list(map(_request_of, batch.tickets)), batch.rows)
 
     def fail(self, ticket: Ticket, error: MaitredError) -> None:
-        if ticket.fail(error) and not isinstance(ticket, Part):
+        if not ticket.fail(error) or isinstance(ticket, Part):
+            return
+        if ticket.watcher is None and not ticket.started_at:  # refused in `submit`, whose turn ends with a tick
+            self._refused[error.code] = self._refused.get(error.code, 0) + 1
+        else:
             self._whole_ended(ticket)
 
     def wake(self, at: float) -> None:
@@ -245,6 +251,10 @@ class Pool:
 
     def _tick(self) -> None:
         self._ticking = False
+        if self._refused:
+            refused, self._refused = self._refused, {}
+            for code, count in refused.items():
+                self._listener(RequestEnded(self.name, self.version, code, 0.0, count))
         for unwanted in self._dispatcher.tick(self._clock()):
             self._replicas[unwanted.replica].cancel(unwanted.id)
         if self._quiet is not None and not (self._dispatcher.waiting_rows() or any(self._running.values())):
@@ -365,6 +375,7 @@ class Pool:
         for batch in self._running.pop(replica.id).values():
             self._told_of_failure(batch, "lost", now)
         self._tick_soon()
+        self._dispatcher.expect(self._supervisor.loading_count(), now, self._supervisor.looping())
         return self._dispatcher.lost(replica.id, now, started)
 
     def running_since(self, replica: Replica) -> float | None:

@@ -66,7 +66,7 @@ def form(
     waits, smaller batches would make the many behind it late: then a request that a full batch would answer too late is
     moved to `late` too, and its place goes to one that can still be served.
 
-    Where callers who state no deadline have waited for half of their patience, the newest of them go first: the oldest
+    Where callers who state no deadline have waited for half of their patience, those who have not go first: the others
     are about to leave.
 
     Whether a free replica should rather wait for more requests is asked before this is called, never here.
@@ -86,8 +86,9 @@ def form(
                 most = _most_in_time(request, most, curve, now)
         if most < request.rows or not most:
             most = request.rows or 1  # the first always goes
-        if now - head.submitted_at > bounds.patience_seconds / 2 and leading.rows > most and lane != BACKGROUND:
-            weight = queue.take_newest(line, most, now, bounds.implied_seconds, into)
+        since = now - bounds.patience_seconds / 2
+        if head.submitted_at < since and leading.rows > most and lane != BACKGROUND:
+            weight = queue.take_fresh(line, most, now, since, bounds.implied_seconds, into)
         else:
             weight = 0
         if not weight:

@@ -127,6 +127,8 @@ class Dispatcher:
         self._shares = Shares(settings.guaranteed_share, float(settings.max_batch_rows))
         self._tenants = Tenants()
         self._quarantine = Quarantine(settings.quarantine_seconds, settings.quarantine_inputs)
+        self._coming = 0
+        """Replicas known to be on their way."""
         self._blamed = False
         """Whether the loss at hand was an input's fault."""
         self._asked = FOREVER
@@ -235,6 +237,7 @@ class Dispatcher:
 
         With none ready, whoever waits without hope (see `Outage`) is refused, now or once `tick` is called for it.
         """
+        self._coming = replicas
         self._outage.expected, self._outage.looping = replicas, looping
         if not self.load.slots:
             self._see_to_outage(now)
@@ -247,9 +250,10 @@ class Dispatcher:
         self._answered += 1
         if not self._answered % _REVIEW_BATCHES:
             self._paying_rows = self.curve.best_rows(self.settings.max_batch_rows)
-        self._row_bound.answered(len(batch.tickets), batch.rows)
+        if not self._row_bound.steady:
+            self._row_bound.answered(len(batch.tickets), batch.rows)
         first = batch.tickets[0]
-        if not first.ended and self._is_implied(first):
+        if self.patience.seen and not first.ended and self._is_implied(first):
             self.patience.answered(now - first.submitted_at, batch.alive)
         if batch.group is not None and batch.group.split is not None:
             batch.group.split.settle(failed=False)
@@ -361,7 +365,7 @@ class Dispatcher:
                 continue
             if self._dispatch_lane(other, replica, now):
                 return True
-        return self._replicas.reserve(self._aside.has_suspects())
+        return self._replicas.reserve(self._aside.has_suspects() and self._may_try_suspects())
 
     def _dispatch_lane(self, lane: int, replica: Replica | None, now: float) -> bool:
         """Start a batch led by this lane, if there is one that may start."""
@@ -396,7 +400,7 @@ class Dispatcher:
 
     def _start_aside(self, lane: int, replica: Replica | None, now: float, late: list[Ticket]) -> int:
         """Start the first group set aside that can go now; return what it weighs, 0 if there is none."""
-        idle = self._replicas.idle(replica)
+        idle = self._replicas.idle(replica) if self._may_try_suspects() else None
         group = self._aside.take(lane, now, room=replica is not None, idle=idle is not None, late=late)
         if group is None:
             return 0
@@ -439,6 +443,10 @@ class Dispatcher:
         if keep_free is None:
             keep_free = 1 if self._replicas.ready() >= 4 else 0
         return not keep_free or self._replicas.idle_count() > keep_free
+
+    def _may_try_suspects(self) -> bool:
+        """Whether what may have killed a replica may be tried again: never on the last one, while another is coming."""
+        return not self._coming or self._replicas.ready() > 1
 
     def _is_implied(self, ticket: Ticket) -> bool:
         """Whether the deadline of an online ticket says nothing about its caller's patience."""

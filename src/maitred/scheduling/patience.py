@@ -14,6 +14,8 @@ _RECENT: Final = 1 / 64
 _MANY: Final = 0.25
 _MOMENT_SECONDS: Final = 0.05
 _LULL_SECONDS: Final = 2.0
+_LEAST_SECONDS: Final = 0.5
+"""Whoever leaves sooner was not impatient: no less is ever reckoned with."""
 
 
 class Patience:
@@ -25,7 +27,7 @@ class Patience:
     drop the slower answer, teach nothing, and get nobody else refused.
     """
 
-    __slots__ = ("seconds", "_guess", "_share", "_left", "_seen", "_moment")
+    __slots__ = ("seconds", "_guess", "_share", "_left", "seen", "_moment")
 
     def __init__(self) -> None:
         self.seconds = FOREVER
@@ -35,7 +37,7 @@ class Patience:
         """Of late, how many of those who waited as long as the guess had left."""
         self._left = 0.0
         """Of late, how many of all callers had left."""
-        self._seen = 0
+        self.seen = 0
         """Moments of late at which callers have left."""
         self._moment = -FOREVER
 
@@ -43,7 +45,7 @@ class Patience:
         """A caller who had stated no deadline left after `waited` seconds."""
         since = now - self._moment
         if since >= _MOMENT_SECONDS:
-            self._seen = self._seen + 1 if since < _LULL_SECONDS or self.seconds != FOREVER else 1
+            self.seen = self.seen + 1 if since < _LULL_SECONDS or self.seconds != FOREVER else 1
             self._moment = now
         self._guess = waited if self._guess == 0.0 else self._guess + (waited - self._guess) * _WEIGHT
         self._share += (1.0 - self._share) * _MEMORY
@@ -51,9 +53,10 @@ class Patience:
         self._settle()
 
     def answered(self, waited: float, callers: int) -> None:
-        """So many callers were still there for an answer for which the first of them had waited `waited` seconds."""
-        if not self._seen:
-            return
+        """So many callers were still there for an answer for which the first of them had waited `waited` seconds.
+
+        Teaches nothing while nobody was `seen` to leave.
+        """
         self._left *= (1.0 - _RECENT) ** callers
         if waited <= self._guess:
             return
@@ -63,5 +66,5 @@ class Patience:
 
     def _settle(self) -> None:
         known = self.seconds != FOREVER
-        credible = self._seen >= _FEWEST and self._share > _CREDIBLE and (known or self._left > _MANY)
-        self.seconds = self._guess if credible else FOREVER
+        credible = self.seen >= _FEWEST and self._share > _CREDIBLE and (known or self._left > _MANY)
+        self.seconds = max(self._guess, _LEAST_SECONDS) if credible else FOREVER

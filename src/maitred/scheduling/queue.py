@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
 from typing import Final
 
 from maitred.endpoint import Ticket
@@ -14,6 +16,7 @@ WAITING: Final = -1.0
 """`Ticket.started_at` of a ticket that waits in a queue: how a queue knows its own, whatever it is told about."""
 
 _NEVER: Final = -FOREVER
+_submitted_at: Final = attrgetter("submitted_at")
 _SPARE_LINES: Final = 64
 _SPARE_DEAD: Final = 1024
 _FRONT: Final = -(1 << 60)
@@ -226,30 +229,42 @@ class Queue:
         lane.size_bytes -= size_bytes
         return weight
 
-    def take_newest(self, line: Line, most: int, now: float, implied_seconds: float, into: list[Ticket]) -> int:
-        """Move tickets into `into`, newest first, as far as they were given `implied_seconds`; return what they weigh.
+    def take_fresh(
+        self, line: Line, most: int, now: float, since: float, implied_seconds: float, into: list[Ticket]
+    ) -> int:
+        """Move tickets into `into` that came at `since` or later, earliest first; return what they weigh.
 
-        Takes nothing from a line whose deadlines came out of order.
+        The older ones keep their places. If only those are left, the newest of them go. Takes only what was given
+        `implied_seconds`, and nothing from a line whose deadlines came out of order.
         """
         tickets = line.tickets
+        older = bisect_left(tickets, since, key=_submitted_at)
+        newest = older == len(tickets)
         weight = 0
-        while tickets:
-            ticket = tickets[-1]
+        if not newest:
+            tickets.rotate(-older)
+        # What was older stands at the end now, unless only that is there.
+        end = older if not newest else 0
+        while len(tickets) > end:
+            ticket = tickets[-1] if newest else tickets[0]
             request = ticket.request
+            take = tickets.pop if newest else tickets.popleft
             if ticket.ended:
-                tickets.pop()
+                take()
                 self._drop(ticket)
                 continue
             more = weight + (request.rows or 1)
             if more > most or request.deadline - ticket.submitted_at < implied_seconds or request.deadline <= now:
                 break
-            tickets.pop()
+            take()
             weight = more
             self.empty += not request.rows
             self.leave(ticket, now)
             into.append(ticket)
             if line.group is None:
                 break
+        if not newest:
+            tickets.rotate(older)
         line.last = tickets[-1].request.deadline if tickets else _NEVER
         return weight
 

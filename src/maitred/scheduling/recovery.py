@@ -142,20 +142,20 @@ class RowBound:
     out of memory, half its rows; twice as many again each time 64 batches were answered.
     """
 
-    __slots__ = ("rows", "_most", "_share", "_fits", "_held")
+    __slots__ = ("rows", "steady", "_most", "_share", "_fits", "_held")
 
     def __init__(self, most: int) -> None:
         self.rows = most
         """The bound in force."""
+        self.steady = True
+        """Nothing has gone wrong of late: answers teach nothing."""
         self._most = most
         self._share = 0.0
         self._fits = most
         self._held = 0
 
     def answered(self, requests: int, rows: int) -> None:
-        """A batch of so many requests and rows was answered."""
-        if self._share == 0.0 and self._fits == self._most:
-            return
+        """A batch of so many requests and rows was answered. Need not be called while `steady`."""
         self._share *= (1.0 - _MEMORY) ** requests
         if self._share < 1e-4:
             self._share = 0.0
@@ -182,6 +182,7 @@ class RowBound:
         if self._share >= _HIGH_SHARE:
             most = min(most, max(1, round(1.0 / sqrt(self._share))))
         self.rows = most
+        self.steady = self._share == 0.0 and self._fits == self._most
 
 
 _SUSPECT_SECONDS: Final = 60.0
