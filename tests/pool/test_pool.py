@@ -664,3 +664,25 @@ def test_a_freed_replica_does_not_wait_where_another_is_free() -> None:
         assert sum(len(copy.batches) for copy in house.copies) == 1
 
     story(play)
+
+
+def test_an_alarm_that_goes_off_early_is_set_anew() -> None:
+    """Timers count in milliseconds: one that is early by some must not be the last."""
+
+    async def play() -> None:
+        house = House()
+        house.ask(0)  # keeps the replica busy
+        await turn()
+        late = house.ask(1, deadline=house.clock() + 1000.0)
+        await turn()
+        house.clock.advance(999.99)
+        first = house.pool._alarm
+        assert first is not None
+        house.pool._rang()
+        second = house.pool._alarm
+        assert second is not None and second is not first and not late.ended
+        house.clock.advance(0.01)
+        house.pool._rang()
+        assert isinstance(late.error, DeadlinePassed)
+
+    story(play)

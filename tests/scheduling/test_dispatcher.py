@@ -125,7 +125,8 @@ def test_an_alarm_that_rings_early_is_set_again() -> None:
     pool.wake = asked.append  # type: ignore[method-assign, assignment]
     ticket = pool.send(deadline_seconds=0.1)
     deadline = ticket.request.deadline
-    pool.now = deadline - 0.0005
+    pool.now = deadline - 0.005
+    pool.dispatcher.rang()
     pool.tick()
     assert asked == [deadline, deadline] and not ticket.ended
     pool.now = deadline

@@ -153,7 +153,8 @@ def test_an_alarm_that_rings_early_is_set_again() -> None:
     pool.lose(1)
     ticket = pool.send()
     end = pool.now + PATIENCE
-    pool.now = end - 0.0005
+    pool.now = end - 0.005
+    pool.dispatcher.rang()
     pool.tick()
     assert asked == [end, end] and not ticket.ended
     pool.now = end

@@ -237,7 +237,7 @@ class Pool:
     def wake(self, at: float) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = self._loop.call_later(max(0.0, at - self._clock()), self._tick)
+        self._alarm = self._loop.call_later(max(0.0, at - self._clock()), self._rang)
 
     def _whole_ended(self, ticket: Ticket) -> None:
         """Tell of a request whose end no batch tells of."""
@@ -248,6 +248,10 @@ class Pool:
         if self.description is None:
             raise RuntimeError("a request was submitted before its model's signature was known")
         return self.description.signature
+
+    def _rang(self) -> None:
+        self._dispatcher.rang()
+        self._tick()
 
     def _tick(self) -> None:
         self._ticking = False

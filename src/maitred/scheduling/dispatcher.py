@@ -30,8 +30,6 @@ _TRY_LARGER: Final = 1 / 64
 _SATURATED_WEIGHT: Final = 1 / 8
 _AS_LONG_AS: Final = 0.95
 """Part of the implied deadline that a request may have spent before it was submitted."""
-_EARLY_SECONDS: Final = 0.001
-"""Timers may fire this early; `wake` is asked for again then, for the alarm is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +287,10 @@ class Dispatcher:
 
     # What time does
 
+    def rang(self) -> None:
+        """The alarm that `wake` asked for is spent, be it a little early: the next `tick` asks for another."""
+        self._asked = -FOREVER
+
     def tick(self, now: float) -> Sequence[Batch]:
         """End what is past its deadline, then start what can start.
 
@@ -298,7 +300,7 @@ class Dispatcher:
             return ()  # called back by an effect: the outer call goes on with what it finds
         self._ticking = True
         try:
-            if now >= self._asked - _EARLY_SECONDS:
+            if now >= self._asked:
                 self._expire(now)
             load = self.load
             high, normal, background = self.queue.lanes
