@@ -480,26 +480,6 @@ def test_one_bad_row_among_many_fails_alone_whatever_else_waits() -> None:
     assert len(pool.started) < 20 * 1000
 
 
-def test_a_suspect_is_not_tried_on_the_last_replica_while_another_is_coming() -> None:
-    """One input that kills takes no model down that has two copies."""
-    pool = ManualPool(
-        replicas=2,
-        restart_seconds=2.0,
-        digest=lambda request: request.id,
-        judge=lambda batch: Cause.LOST if any(ticket.request.id == "killer" for ticket in batch.tickets) else None,
-    )
-    killer = pool.send(name="killer")
-    pool.tick()
-    others = []
-    for turn in range(400):
-        pool.call_at(pool.now + turn * 0.01, lambda: others.append(pool.send(name="good")))
-    pool.run()
-    assert outcome(killer) == "quarantined"
-    assert pool.losses == 2
-    assert {outcome(ticket) for ticket in others} == {"ok"}
-    assert max(ticket.started_at - ticket.submitted_at for ticket in others) < 0.1, "one copy was there all the time"
-
-
 def test_a_suspect_is_tried_on_the_only_replica_there_will_be() -> None:
     pool = ManualPool(restart_seconds=0.1)
     [suspect] = [pool.send()]

@@ -379,7 +379,6 @@ class Pool:
         for batch in self._running.pop(replica.id).values():
             self._told_of_failure(batch, "lost", now)
         self._tick_soon()
-        self._dispatcher.expect(self._supervisor.loading_count(), now, self._supervisor.looping())
         return self._dispatcher.lost(replica.id, now, started)
 
     def running_since(self, replica: Replica) -> float | None:

@@ -125,8 +125,6 @@ class Dispatcher:
         self._shares = Shares(settings.guaranteed_share, float(settings.max_batch_rows))
         self._tenants = Tenants()
         self._quarantine = Quarantine(settings.quarantine_seconds, settings.quarantine_inputs)
-        self._coming = 0
-        """Replicas known to be on their way."""
         self._blamed = False
         """Whether the loss at hand was an input's fault."""
         self._asked = FOREVER
@@ -235,7 +233,6 @@ class Dispatcher:
 
         With none ready, whoever waits without hope (see `Outage`) is refused, now or once `tick` is called for it.
         """
-        self._coming = replicas
         self._outage.expected, self._outage.looping = replicas, looping
         if not self.load.slots:
             self._see_to_outage(now)
@@ -367,7 +364,7 @@ class Dispatcher:
                 continue
             if self._dispatch_lane(other, replica, now):
                 return True
-        return self._replicas.reserve(self._aside.has_suspects() and self._may_try_suspects())
+        return self._replicas.reserve(self._aside.has_suspects())
 
     def _dispatch_lane(self, lane: int, replica: Replica | None, now: float) -> bool:
         """Start a batch led by this lane, if there is one that may start."""
@@ -402,7 +399,7 @@ class Dispatcher:
 
     def _start_aside(self, lane: int, replica: Replica | None, now: float, late: list[Ticket]) -> int:
         """Start the first group set aside that can go now; return what it weighs, 0 if there is none."""
-        idle = self._replicas.idle(replica) if self._may_try_suspects() else None
+        idle = self._replicas.idle(replica)
         group = self._aside.take(lane, now, room=replica is not None, idle=idle is not None, late=late)
         if group is None:
             return 0
@@ -445,10 +442,6 @@ class Dispatcher:
         if keep_free is None:
             keep_free = 1 if self._replicas.ready() >= 4 else 0
         return not keep_free or self._replicas.idle_count() > keep_free
-
-    def _may_try_suspects(self) -> bool:
-        """Whether what may have killed a replica may be tried again: never on the last one, while another is coming."""
-        return not self._coming or self._replicas.ready() > 1
 
     def _is_implied(self, ticket: Ticket) -> bool:
         """Whether the deadline of an online ticket says nothing about its caller's patience."""

@@ -79,7 +79,6 @@ class ManualPool:
         self._events: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self._last_replica = 0
-        self._coming = 0
         self._alarm = FOREVER
         for _ in range(replicas):
             self.add_replica()
@@ -150,8 +149,6 @@ class ManualPool:
         self.losses += 1
         for batch in [batch for batch in self.running.values() if batch.replica == replica]:
             del self.running[batch.id]
-        self._coming += 1
-        self.dispatcher.expect(self._coming, self.now)
         self.dispatcher.lost(replica, self.now, started)
         self.call_at(self.now + self.restart_seconds, self._replace)
         self.tick()
@@ -178,9 +175,7 @@ class ManualPool:
         return None if at == self._alarm else _NOTHING
 
     def _replace(self) -> None:
-        self._coming -= 1
         self.add_replica()
-        self.dispatcher.expect(self._coming, self.now)
 
     def _batch_over(self, batch: Batch) -> None:
         if self.running.pop(batch.id, None) is None:
