@@ -214,3 +214,16 @@ def read_answers(data: bytes, *methods: str) -> list[Answer]:
         data = client.trailing_data[0]
         at += 1
     return answers
+
+
+def outcome(line: Line, data: bytes) -> object:
+    """All that some bytes bring about: what the application sees, what is sent, and the state that is left."""
+    before = len(line.app.seen)
+    sent = len(line.transport.sent)
+    line.connection.data_received(data)
+    line.loop.turn()
+    seen = [
+        (x.method, x.path, x.query, x.headers, bytes(x.body), x.keep, x.choice)  # type: ignore[attr-defined]
+        for x in line.app.seen[before:]
+    ]
+    return seen, line.transport.sent[sent:], line.refused, line.connection._mid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from http_memory import Line
+from http_memory import Line, outcome
 
 from maitred.http.coding import Choice
 from maitred.http.exchange import WATCHED
@@ -34,18 +34,6 @@ def head(chance: random.Random) -> bytes:
     lines += chance.choices(LINES, k=chance.randrange(4))
     chance.shuffle(lines)
     return b"\r\n".join([chance.choice(FIRST), *lines]) + b"\r\n\r\n" + chance.choice(BODIES)
-
-
-def outcome(line: Line, data: bytes) -> object:
-    before = len(line.app.seen)
-    sent = len(line.transport.sent)
-    line.connection.data_received(data)
-    line.loop.turn()
-    seen = [
-        (x.method, x.path, x.query, x.headers, bytes(x.body), x.keep, x.choice)  # type: ignore[attr-defined]
-        for x in line.app.seen[before:]
-    ]
-    return seen, line.transport.sent[sent:], line.refused, line.connection._mid
 
 
 @pytest.mark.parametrize("seed", range(5))

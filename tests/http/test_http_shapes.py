@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from http_memory import Line
+from http_memory import Line, outcome
 
 from maitred.http.coding import ANYTHING
 from maitred.http.limits import Limits
@@ -43,17 +43,6 @@ def shaped(line: Line) -> Line:
         line.send(HEAD % (b"id-%d" % number, b"t-%d" % number, b"3") + b"abc")
     assert line.connection._shape is not None
     return line
-
-
-def outcome(line: Line, data: bytes) -> object:
-    before, sent = len(line.app.seen), len(line.transport.sent)
-    line.connection.data_received(data)
-    line.loop.turn()
-    seen = [
-        (x.method, x.path, x.query, x.headers, bytes(x.body), x.keep, x.choice)  # type: ignore[attr-defined]
-        for x in line.app.seen[before:]
-    ]
-    return seen, line.transport.sent[sent:], line.refused, line.connection._mid
 
 
 def parsed(data: bytes) -> object:
