@@ -47,7 +47,7 @@ class Shapes:
         self, line: bytes, method: str, path: bytes, earlier: list[bytes], later: list[bytes], watched: int,
         choice: Choice,
     ) -> Shape | None:  # fmt: skip
-        """The shape of two plain heads with one request line, or None if they have none in common."""
+        """The shape of a plain head with this request line and of an earlier one's lines; None if they share none."""
         if len(earlier) != len(later) or self._limits.body_bytes < _MOST_LENGTH or sum(map(len, later)) > _LONGEST:
             return None
         parts = [_part(*pair) for pair in zip(earlier, later, strict=True)]
