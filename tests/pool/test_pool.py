@@ -686,3 +686,20 @@ def test_an_alarm_that_goes_off_early_is_set_anew() -> None:
         assert isinstance(late.error, DeadlinePassed)
 
     story(play)
+
+
+def test_a_request_that_nobody_waits_for_is_counted_when_the_pool_ends() -> None:
+    async def play() -> None:
+        house = House()
+        house.copies[
+            0
+        ].lose()  # and the next one never gets ready, so that nothing happens after the request is given up
+        await turn()
+        data = np.array([1], np.int64).tobytes()
+        ticket = house.pool.submit(Request({"x": Tensor("int64", (1,), data)}, 1, "all", FOREVER))
+        await turn()
+        assert not ticket.ended
+        await asyncio.wait_for(house.pool.drain(0.0), 10)
+        assert isinstance(ticket.error, Draining) and house.counted()["draining"] == 1
+
+    story(play)

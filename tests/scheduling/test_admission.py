@@ -46,9 +46,9 @@ class Case:
                 curve.teach(10, 0.1)
         outage = Outage(0.8)
         outage.expected = self.expected
-        load = Load(lanes, curve, 10, self.patience, 29.0, outage)
+        running = [Batch(n, n, [], 10, NOW, FOREVER, ends_at=NOW + 0.1) for n in range(self.slots - self.room)]
+        load = Load(lanes, curve, running, 10, self.patience, 29.0, outage)
         load.slots, load.room = self.slots, self.room
-        load.running = [Batch(n, n, [], 10, NOW, FOREVER, ends_at=NOW + 0.1) for n in range(self.slots - self.room)]
         load.learn(10, LIMITS.max_waiting_rows)
         return load
 
@@ -108,7 +108,7 @@ def test_a_slot_is_free_when_its_batch_is_expected_to_end() -> None:
         batch.ends_at = ends_at
     assert [load.start_of(turn, NOW) - NOW for turn in range(7)] == pytest.approx([0, 0, 0.1, 0.1, 0.1, 0.2, 0.2])
     load.room = 1
-    load.running.pop(0)
+    load.running = list(load.running)[1:]
     assert load.start_of(0, NOW) == NOW, "there is a free one"
     assert load.start_of(1, NOW) == NOW
     assert load.start_of(2, NOW) == pytest.approx(NOW + 0.1)

@@ -191,6 +191,7 @@ class Pool:
             self.fail(ticket, Draining("this server shut down before the request could run; send it again"))
         self._supervisor.stop()
         await self._supervisor.emptied.wait()
+        self._tell_of_refused()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._close is not None:
@@ -256,13 +257,16 @@ class Pool:
     def _tick(self) -> None:
         self._ticking = False
         if self._refused:
-            refused, self._refused = self._refused, {}
-            for code, count in refused.items():
-                self._listener(RequestEnded(self.name, self.version, code, 0.0, count))
+            self._tell_of_refused()
         for unwanted in self._dispatcher.tick(self._clock()):
             self._replicas[unwanted.replica].cancel(unwanted.id)
         if self._quiet is not None and not (self._dispatcher.waiting_rows() or any(self._running.values())):
             self._quiet.set()
+
+    def _tell_of_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        for code, count in refused.items():
+            self._listener(RequestEnded(self.name, self.version, code, 0.0, count))
 
     def _tick_soon(self) -> None:
         if not self._ticking:

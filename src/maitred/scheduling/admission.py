@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from itertools import islice
+from typing import Final
 
 from maitred.errors import DeadlinePassed, MaitredError, QueueFull, TooLarge, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, HIGH, LANES, Request
+from maitred.scheduling.batching import Batch
 from maitred.scheduling.caution import Caution
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import Lane
-
-if TYPE_CHECKING:
-    from maitred.scheduling.batching import Batch
 
 _UNKNOWN_DRAIN_SECONDS: Final = 1.0
 """What a refused caller is told to wait while nothing is known about the model's speed."""
@@ -42,6 +42,7 @@ class Load:
         self,
         lanes: tuple[Lane, Lane, Lane],
         curve: Curve,
+        running: Collection[Batch],
         batch_rows: int,
         patience: Patience,
         implied_seconds: float,
@@ -56,8 +57,8 @@ class Load:
         """How long requests wait where there are no slots."""
         self.room = 0
         """How many of the slots are free."""
-        self.running: list[Batch] = []
-        """In order of their start, which is about the order in which they are expected to make room."""
+        self.running = running
+        """The dispatcher's own, in order of their start: about the order in which they are expected to make room."""
         self.batch_rows = float(batch_rows)
         """Rows of a batch while more wait than fit: what a slot takes off the queue at a time."""
         self.batch_seconds = 0.0
@@ -92,7 +93,7 @@ class Load:
         wave, place = divmod(turn, self.slots)
         wait = wave * self.batch_seconds
         if place < len(self.running):
-            return max(now, self.running[place].ends_at) + wait
+            return max(now, next(islice(self.running, place, None)).ends_at) + wait
         return now + self.batch_seconds + wait  # after one that is about to start
 
     def waiting_rows(self) -> int:

@@ -104,16 +104,22 @@ class Dispatcher:
         self.patience = Patience()
         implied_seconds = _AS_LONG_AS * settings.deadline_seconds
         self._outage = Outage(settings.outage_seconds)
+        self._running: dict[int, Batch] = {}
+        """In order of their start."""
         self.load = Load(
-            self.queue.lanes, self.curve, settings.max_batch_rows, self.patience, implied_seconds, self._outage
+            self.queue.lanes,
+            self.curve,
+            self._running.values(),
+            settings.max_batch_rows,
+            self.patience,
+            implied_seconds,
+            self._outage,
         )
         self._limits = LaneLimits(settings.max_waiting_rows, settings.max_waiting_bytes)
         self._effects = effects
         self._rng = rng
         self._digest = digest
         self._replicas = Replicas(self.load)
-        self._running: dict[int, Batch] = {}
-        """In order of their start."""
         self._running_rows = 0
         self._aside = Aside(self.queue)
         self._last_id = 0
@@ -420,7 +426,6 @@ class Dispatcher:
         self._replicas.start(replica, batch.alone)
         self._running[batch.id] = batch
         self._running_rows += rows
-        self.load.running.append(batch)
         self._effects.start(batch)
 
     def _release(self, replica: int, batch_id: int) -> Batch:
@@ -429,7 +434,6 @@ class Dispatcher:
         if batch.replica != replica:
             raise KeyError(f"batch {batch_id} does not run on replica {replica}")
         del self._running[batch_id]
-        self.load.running.remove(batch)
         self._running_rows -= batch.rows
         self._replicas.end(replica)
         return batch
