@@ -44,7 +44,10 @@ RULES = {
 
 IMPURE = {"asyncio", "socket", "time", "random", "os", "threading", "multiprocessing", "subprocess", "selectors"}
 
-LATE = {"joblib", "onnx", "onnxruntime", "pandas", "pyarrow", "scipy", "skl2onnx", "sklearn", "skops", "uvloop"}
+LATE = {
+    "catboost", "joblib", "lightgbm", "onnx", "onnxruntime", "pandas", "pyarrow", "safetensors", "scipy", "skl2onnx",
+    "sklearn", "skops", "tokenizers", "torch", "transformers", "uvloop", "xgboost",
+}  # fmt: skip
 """Optional or slow libraries, which may be imported inside a function."""
 
 

@@ -84,7 +84,7 @@ def test_default_tolerances() -> None:
         ("float16[n] max=1e9", "max= must be a value of dtype float16"),
         ("str[n] min=0", "min= needs a dtype of numbers"),
         ("bool[n] max=1", "max= needs a dtype of numbers"),
-        ("int8[n] nullable", "nullable needs a float dtype"),
+        ("bytes[n] nullable", "nullable is not for bytes"),
         ("str[n] nan=null", "nan= needs a float dtype"),
         ("float32[n] nan=zero", "nan= must be error, null or string"),
         ("float32[n] nan=", "nan= must be error, null or string"),

@@ -96,6 +96,16 @@ def version_of_file(path: Path) -> str:
         raise NotFound(f"{path.name} cannot be read: {error.strerror}") from error
 
 
+def version_of_folder(root: Path) -> str:
+    """The version digest of a model that is a folder without a manifest. Raises `Corrupt` for links and devices."""
+    return version_of(b"", files_of(root))
+
+
+def files_of(root: Path) -> dict[str, FileDigest]:
+    """Every file below `root` with its size and SHA-256. Raises `Corrupt` for links, devices or too many files."""
+    return {member: digest_of(root / member) for member, _ in _members(root)}
+
+
 def digest_of(path: Path) -> FileDigest:
     """Size and SHA-256 of a regular file. Raises `Corrupt` for anything else (links and devices included)."""
     with _open_regular(path) as file:

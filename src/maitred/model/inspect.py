@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from maitred.model import versions
-from maitred.model.artifact import digest_of, verify
+from maitred.model.artifact import digest_of, files_of, verify
 from maitred.model.description import Description
 from maitred.model.loading import describe, example_row
 from maitred.model.refusals import LoadRefused
@@ -145,8 +145,10 @@ def _files(found: Resolved) -> tuple[File, ...]:
         return tuple(File(path, digest.size, digest.sha256) for path, digest in sorted(found.artifact.files.items()))
     if not found.opening.file:
         return ()
-    digest = digest_of(found.opening.path)
-    return (File(found.opening.file, digest.size, digest.sha256),)
+    opening = found.opening
+    whole = opening.file in found.flavor.markers
+    files = files_of(opening.root) if whole else {opening.file: digest_of(opening.path)}
+    return tuple(File(path, digest.size, digest.sha256) for path, digest in sorted(files.items()))
 
 
 def _plain(described: Description) -> dict[str, Any]:

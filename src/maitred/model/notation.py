@@ -5,8 +5,9 @@ The notation is `dtype[sizes] options`:
 - dtype: bool, uint8 to uint64, int8 to int64, float16, float32, float64, bfloat16, str, bytes, or the protocol's name
   (FP32, INT64, ...; BYTES is `bytes`).
 - sizes, with commas between: whole numbers, or symbols (`n`, `seq`) for open ones. `[]` is a scalar.
-- options, in any order: `optional`, `nullable`, `default=`, `min=`, `max=`, `pad=`, `nan=error|null|string`, `rtol=`,
-  `atol=`, `labels=`. Values are JSON (`0.5`, `true`, `"text"`, `["a", "b"]`); docs/signature.md says what each means.
+- options, in any order: `optional`, `nullable`, `default=`, `min=`, `max=`, `pad=`, `buckets=`, `categories=`, `time=`,
+  `zone=`, `nan=error|null|string`, `rtol=`, `atol=`, `labels=`. Values are JSON (`0.5`, `true`, `"text"`, `["a", "b"]`);
+  docs/signature.md says what each means.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -30,6 +31,10 @@ TOLERANCES: Final[Mapping[str, tuple[float, float]]] = {
     "float16": (1e-2, 1e-3), "bfloat16": (2e-2, 1e-2), "float32": (1e-5, 1e-6), "float64": (1e-9, 1e-12),
 }  # fmt: skip
 """rtol and atol of float tensors that declare none; everything else is compared exactly."""
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+MAX_CATEGORIES: Final = 10_000
 
 RESERVED_INPUTS: Final = frozenset({"columns"})
 """Input names that the plain route needs for itself."""
@@ -52,11 +57,19 @@ class TensorSpec:
     minimum: float | None = None
     maximum: float | None = None
     nullable: bool = False
-    """JSON null means NaN (floats only), and NaN passes the bounds."""
+    """Elements may be missing: NaN for floats, NaT for times, masked elements for everything else."""
     nan: NanPolicy = "error"
     """What JSON shows for NaN and infinities; the same is read back."""
     pad: Any = None
     """What fills up ragged lists; None refuses them."""
+    buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Open sizes inside a row, each with the sizes that it is filled up to, ascending; the last one is the most."""
+    categories: tuple[str, ...] | tuple[int, ...] | None = None
+    """The values that an input of `str` or integers was fitted on; a model takes every other one as missing."""
+    time: TimeUnit | None = None
+    """int64 only: the elements count these units since 1970, and the model sees `datetime64`."""
+    zone: str | None = None
+    """UTC where the times are moments; None where they are local times of a place that nobody states."""
     tolerance: tuple[float, float] = (-1.0, -1.0)
     """rtol and atol within which two runs of the model agree; -1 stands for the dtype's default."""
     labels: tuple[str, ...] | None = None
@@ -173,10 +186,12 @@ _WORD: Final = re.compile(r"[a-z]*")
 _JSON: Final = json.JSONDecoder()
 _FIELDS: Final = {
     "default": "default", "min": "minimum", "max": "maximum", "pad": "pad", "labels": "labels", "rtol": "rtol",
-    "atol": "atol",
+    "atol": "atol", "buckets": "buckets", "categories": "categories", "time": "time", "zone": "zone",
 }  # fmt: skip
 _FORM: Final = 'expected dtype[sizes] options, such as "float32[n, 12] min=0"'
-_KNOWN_OPTIONS: Final = "optional, nullable, default=, min=, max=, pad=, nan=, rtol=, atol= or labels="
+_KNOWN_OPTIONS: Final = (
+    "optional, nullable, default=, min=, max=, pad=, buckets=, categories=, time=, zone=, nan=, rtol=, atol= or labels="
+)
 
 
 def parse(name: str, text: str, output: bool = False) -> TensorSpec:
@@ -236,8 +251,9 @@ def _options(where: str, text: str) -> dict[str, Any]:
             raise BadSignature(f"{where}: cannot read {text[end:]!r}; options are parted by spaces")
         options[field] = value
         at = len(text) - len(text[end:].lstrip())
-    if isinstance(options.get("labels"), list):
-        options["labels"] = tuple(options["labels"])
+    for field in ("labels", "categories"):
+        if isinstance(options.get(field), list):
+            options[field] = tuple(options[field])
     if "default" in options:
         options["optional"] = True
     return options
@@ -260,7 +276,7 @@ def _option(where: str, text: str, at: int) -> tuple[str, Any, int]:
         value, end = _JSON.raw_decode(text, start)
     except (ValueError, RecursionError):
         raise BadSignature(
-            f"{where}: {key}= needs a number, true, false, a string in double quotes, or a list of strings"
+            f"{where}: {key}= needs a number, true, false, a string in double quotes, or a list of these"
         ) from None
     return _FIELDS[key], value, end
 
@@ -279,6 +295,9 @@ def _valid(spec: TensorSpec, where: str, output: bool) -> TensorSpec:
         raise BadSignature(f"{where}: nan= must be error, null or string")
     _check_side(spec, where, output)
     _check_numbers(spec, where)
+    _check_categories(spec, where)
+    _check_time(spec, where)
+    spec = replace(spec, buckets=_buckets(spec, where))
     return replace(spec, default=_element(spec, where, "default"), pad=_element(spec, where, "pad"))
 
 
@@ -293,8 +312,9 @@ def _check_name(name: object, output: bool) -> None:
 def _check_side(spec: TensorSpec, where: str, output: bool) -> None:
     """Options that make sense on the other side only."""
     given = {
-        "optional": spec.optional, "nullable": spec.nullable, "default=": spec.default is not None,
-        "min=": spec.minimum is not None, "max=": spec.maximum is not None, "pad=": spec.pad is not None,
+        "optional": spec.optional, "default=": spec.default is not None, "min=": spec.minimum is not None,
+        "max=": spec.maximum is not None, "pad=": spec.pad is not None, "buckets=": bool(spec.buckets),
+        "categories=": spec.categories is not None, "nullable of floats": spec.nullable and spec.dtype in FLOATS,
     }  # fmt: skip
     for word, is_given in given.items():
         if output and is_given:
@@ -313,8 +333,10 @@ def _check_side(spec: TensorSpec, where: str, output: bool) -> None:
 def _check_numbers(spec: TensorSpec, where: str) -> None:
     """Options that need a dtype of numbers, and their values."""
     floats = spec.dtype in FLOATS
-    if not floats and (spec.nullable or spec.nan != "error"):
-        raise BadSignature(f"{where}: {'nullable' if spec.nullable else 'nan='} needs a float dtype, for null is NaN")
+    if not floats and spec.nan != "error":
+        raise BadSignature(f"{where}: nan= needs a float dtype")
+    if spec.nullable and spec.dtype == "bytes":
+        raise BadSignature(f"{where}: nullable is not for bytes")
     for word, bound in (("min", spec.minimum), ("max", spec.maximum)):
         if bound is None:
             continue
@@ -327,6 +349,59 @@ def _check_numbers(spec: TensorSpec, where: str) -> None:
         raise BadSignature(f"{where}: min= is above max=")
     if not all(_is_number(part) and part >= 0 for part in spec.tolerance):
         raise BadSignature(f"{where}: rtol= and atol= must be numbers >= 0")
+
+
+def _check_categories(spec: TensorSpec, where: str) -> None:
+    given: Any = spec.categories
+    if given is None:
+        return
+    kind = str if spec.dtype == "str" else int if spec.dtype in coerce.INTEGERS else None
+    if kind is None:
+        raise BadSignature(f"{where}: categories= needs a dtype of str or integers")
+    if not isinstance(given, tuple) or not given or {type(value) for value in given} != {kind}:
+        raise BadSignature(f'{where}: categories= must be a list of values, such as categories=["de", "se"]')
+    if len(set(given)) != len(given) or len(given) > MAX_CATEGORIES:
+        raise BadSignature(f"{where}: categories= must hold different values, at most {MAX_CATEGORIES}")
+    for value in given:
+        _check_fits(spec, value, f"{where}: categories=")
+
+
+def _check_time(spec: TensorSpec, where: str) -> None:
+    if spec.time is None:
+        if spec.zone is not None:
+            raise BadSignature(f"{where}: zone= needs time=")
+        return
+    if spec.time not in get_args(TimeUnit) or spec.dtype != "int64":
+        raise BadSignature(f'{where}: time= must be "s", "ms", "us" or "ns", of an int64')
+    if spec.zone not in (None, "UTC"):
+        raise BadSignature(f'{where}: zone= must be "UTC"; times of other zones are converted to it')
+
+
+def _buckets(spec: TensorSpec, where: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The sizes of each open inner axis that has buckets: a list for the only such axis, or lists by symbol."""
+    given: Any = spec.buckets
+    if not given:
+        return ()
+    inner = list(dict.fromkeys(size for size in spec.shape[1:] if isinstance(size, str)))
+    if isinstance(given, list):
+        if len(inner) != 1:
+            raise BadSignature(f'{where}: buckets= must say which size is meant, such as buckets={{"seq": [16, 64]}}')
+        given = {inner[0]: given}
+    try:
+        pairs = tuple((str(symbol), tuple(sizes)) for symbol, sizes in dict(given).items())
+    except (TypeError, ValueError):
+        raise BadSignature(f"{where}: buckets= must be a list of sizes, such as [16, 64, 256]") from None
+    for symbol, sizes in pairs:
+        if symbol not in inner or symbol == spec.shape[0]:
+            raise BadSignature(
+                f"{where}: buckets= is for open sizes inside a row, and {symbol!r} is none of this input"
+            )
+        whole = all(type(size) is int and 0 < size < coerce.MAX_ELEMENTS for size in sizes)
+        if not sizes or not whole or sorted(set(sizes)) != list(sizes):
+            raise BadSignature(f"{where}: buckets= must be ascending whole numbers, such as [16, 64, 256]")
+    if spec.pad is None:
+        raise BadSignature(f"{where}: buckets= needs pad=, the value that rows are filled up with")
+    return pairs
 
 
 def _is_number(value: Any) -> bool:
@@ -370,6 +445,9 @@ def _written(spec: TensorSpec) -> str:
     usual = TOLERANCES.get(spec.dtype, (0.0, 0.0))
     values = {
         "default": spec.default, "min": spec.minimum, "max": spec.maximum, "pad": spec.pad,
+        "buckets": {symbol: list(sizes) for symbol, sizes in spec.buckets} or None,
+        "categories": None if spec.categories is None else list(spec.categories),
+        "time": spec.time, "zone": spec.zone,
         "rtol": spec.tolerance[0] if spec.tolerance[0] != usual[0] else None,
         "atol": spec.tolerance[1] if spec.tolerance[1] != usual[1] else None,
         "labels": None if spec.labels is None else list(spec.labels),

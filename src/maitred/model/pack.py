@@ -13,10 +13,10 @@ import numpy as np
 from maitred.errors import Malformed
 from maitred.model import example as examples
 from maitred.model import versions
-from maitred.model.artifact import Staging, version_of_file
+from maitred.model.artifact import Staging, version_of_file, version_of_folder
 from maitred.model.description import Description
 from maitred.model.example import Arrays, Example
-from maitred.model.flavors import Flavor, Opening, Saved, for_file, for_object
+from maitred.model.flavors import Flavor, Opening, Saved, for_file, for_folder, for_object
 from maitred.model.flavors.python import EXECUTING
 from maitred.model.loading import describe, opened, run
 from maitred.model.manifest import EXAMPLE, FILE, Limits, Manifest
@@ -104,7 +104,14 @@ def _saved(
     trust: Trust | None,
 ) -> _Packing:
     """The model's files in `root`. A file is judged as `load` would; an object that lives here already is trusted."""
-    if isinstance(model, (str, Path)):
+    if isinstance(model, (str, Path)) and Path(model).is_dir():
+        path = Path(model).resolve()
+        flavor, marker = for_folder(path)
+        bare = Opening(root=path, file=marker, options=options)
+        given = trust_for(Source(str(path), trust=trust), version_of_folder(path))
+        require(flavor.dangers(bare), given, isolated=True)
+        saved = flavor.save(path, root)
+    elif isinstance(model, (str, Path)):
         text, entry = split(str(model))
         if not text:
             raise CannotPack(f"{entry} is an installed module: serve it by name, or pack the file it is written in")
@@ -243,7 +250,8 @@ def _refuse(what: str, wanted: Example, got: Arrays, signature: Signature) -> No
 
 def _default_name(model: Any, saved: Saved) -> str:
     if isinstance(model, (str, Path)):
-        name = saved.entry or Path(split(str(model))[0]).stem
+        place = Path(model)
+        name = saved.entry or (place.resolve().name if place.is_dir() else Path(split(str(model))[0]).stem)
     else:
         name = saved.entry or type(model).__name__
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name.lower()).strip("-._") or "model"

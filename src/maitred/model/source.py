@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from maitred.model.artifact import Artifact, is_artifact, open_artifact, version_of_file
-from maitred.model.flavors import Flavor, Opening, for_file, named
+from maitred.model.artifact import Artifact, is_artifact, open_artifact, version_of_file, version_of_folder
+from maitred.model.flavors import Flavor, Opening, for_file, for_folder, named
 from maitred.model.names import check_name
-from maitred.model.refusals import NotAnArtifact, NotFound, Untrusted
+from maitred.model.refusals import NotFound, Untrusted
 from maitred.model.trust import Trust, TrustStore
 from maitred.model.versions import Policy
 
@@ -90,7 +90,7 @@ def trust_for(source: Source, digest: str) -> Trust | None:
 
 def _folder(source: Source, path: Path, device: str) -> Resolved:
     if not is_artifact(path):
-        raise NotAnArtifact(f"{path} holds no maitred.toml: pack the model with `maitred pack`")
+        return _bare_folder(source, path, device)
     artifact = open_artifact(path)
     manifest = artifact.manifest
     if manifest.file:
@@ -107,6 +107,14 @@ def _folder(source: Source, path: Path, device: str) -> Resolved:
     )
     name = check_name(source.name) if source.name else manifest.name
     return Resolved(name, named(manifest.flavor), opening, artifact.version, artifact)
+
+
+def _bare_folder(source: Source, path: Path, device: str) -> Resolved:
+    """A folder that a library wrote (a Hugging Face checkpoint)."""
+    flavor, marker = for_folder(path)
+    root = path.resolve()
+    opening = Opening(root=root, file=marker, options=source.options, device=device)
+    return Resolved(check_name(source.name or _name_of(root.name)), flavor, opening, version_of_folder(root), None)
 
 
 def _file(source: Source, path: Path, entry: str, device: str) -> Resolved:

@@ -9,7 +9,7 @@ import msgspec
 
 from maitred.messages import DType
 from maitred.model.predictor import Predictor, Traits
-from maitred.model.refusals import CannotLoad, NotFound
+from maitred.model.refusals import CannotLoad, NotAnArtifact, NotFound
 from maitred.model.signature import TOLERANCES, BadSignature, Signature, TensorSpec
 from maitred.plugins import ExtensionPoint, PluginError
 
@@ -67,6 +67,8 @@ class Flavor(Protocol):
     name: str
     suffixes: tuple[str, ...]
     """File names that it opens end so, lower case with the dot."""
+    markers: tuple[str, ...]
+    """File names of which each marks a folder that it opens as a whole; none for flavors of single files."""
     libraries: tuple[str, ...]
     """Distributions whose versions are recorded with the model."""
 
@@ -86,7 +88,10 @@ class Flavor(Protocol):
         ...
 
     def save(self, model: Any, folder: Path) -> Saved:
-        """Write an object that it claims, or copy the file at a `Path`, into an empty folder. Raises `CannotPack`."""
+        """Write an object that it claims, or copy the file or folder at a `Path`, into an empty folder.
+
+        Raises `CannotPack`.
+        """
         ...
 
     def open(self, opening: Opening) -> Predictor:
@@ -146,6 +151,19 @@ def for_file(path: str) -> Flavor:
             return flavor
         suffixes += flavor.suffixes
     raise NotFound(f"no flavor opens {Path(path).name!r}; known endings: {', '.join(suffixes)}, or a packed folder")
+
+
+def for_folder(folder: Path) -> tuple[Flavor, str]:
+    """The flavor that opens this folder, and the file that marks it. Raises `NotAnArtifact` naming all markers."""
+    markers: list[str] = []
+    for name in FLAVORS.names():
+        flavor = named(name)
+        for marker in flavor.markers:
+            if (folder / marker).is_file():
+                return flavor, marker
+        markers += flavor.markers
+    others = f", nor {' or '.join(markers)} of a library's own folder" if markers else ""
+    raise NotAnArtifact(f"{folder} holds no maitred.toml{others}: pack the model with `maitred pack`")
 
 
 def for_object(model: object) -> Flavor:

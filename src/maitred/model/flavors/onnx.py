@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from maitred.model.flavors import Found, Opening, Saved, derived, spec_of
 from maitred.model.flavors.onnx_graph import DTYPES, Graph, Value, read_graph, safe_external
+from maitred.model.flavors.threads import threads_of
 from maitred.model.predictor import Context, Predictor, Traits
 from maitred.model.refusals import CannotLoad, MissingExtra
 from maitred.model.signature import Signature, TensorSpec
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
 FILE: Final = "model.onnx"
-_MAX_THREADS: Final = 256
 ROWS: Final = "n"
 """The name of a first axis that the model leaves unnamed: by convention the rows."""
 
@@ -37,6 +36,7 @@ class Onnx:
 
     name = "onnx"
     suffixes = (".onnx",)
+    markers = ()
     libraries = ("onnxruntime",)
 
     def claims(self, model: object) -> bool:
@@ -114,10 +114,7 @@ def _session(opening: Opening) -> onnxruntime.InferenceSession:
     except ImportError as error:
         raise MissingExtra("onnx", "onnxruntime", "onnx") from error
     settings = onnxruntime.SessionOptions()
-    threads = opening.options.get("threads", _usual_threads())
-    if not isinstance(threads, int) or not 1 <= threads <= _MAX_THREADS:
-        raise CannotLoad(f"threads must be a whole number from 1 to {_MAX_THREADS}")
-    settings.intra_op_num_threads = threads
+    settings.intra_op_num_threads = threads_of(opening.options)
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 3  # errors only: warnings are about the exporter, and go to the server's log
     providers = _providers(opening.device, onnxruntime.get_available_providers())
@@ -125,12 +122,6 @@ def _session(opening: Opening) -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(str(opening.path), settings, providers=providers)
     except Exception as error:  # the runtime has no common class for its reasons
         raise CannotLoad(f"ONNX Runtime cannot load {opening.file}: {_reason(error, opening.root)}") from error
-
-
-def _usual_threads() -> int:
-    """What the replica's settings say: other numeric libraries read variables of their own, this one none."""
-    stated = os.environ.get("MAITRED_THREADS", "")
-    return int(stated) if stated.isdecimal() else 1
 
 
 def _providers(device: str, available: Iterable[str]) -> list[Any]:

@@ -38,6 +38,7 @@ class Python:
 
     name = "python"
     suffixes = (".py",)
+    markers = ()
     libraries = ("numpy",)
 
     def claims(self, model: object) -> bool:

@@ -34,6 +34,7 @@ class Sklearn:
 
     name = "sklearn"
     suffixes = (".skops", *_PICKLES)
+    markers = ()
     libraries = ("scikit-learn", "skops", "numpy")
 
     def claims(self, model: object) -> bool:
