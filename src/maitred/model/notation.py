@@ -393,9 +393,7 @@ def _buckets(spec: TensorSpec, where: str) -> tuple[tuple[str, tuple[int, ...]],
         raise BadSignature(f"{where}: buckets= must be a list of sizes, such as [16, 64, 256]") from None
     for symbol, sizes in pairs:
         if symbol not in inner or symbol == spec.shape[0]:
-            raise BadSignature(
-                f"{where}: buckets= is for open sizes inside a row, and {symbol!r} is none of this input"
-            )
+            raise BadSignature(f"{where}: buckets= is for open sizes inside a row, which {symbol!r} is not")
         whole = all(type(size) is int and 0 < size < coerce.MAX_ELEMENTS for size in sizes)
         if not sizes or not whole or sorted(set(sizes)) != list(sizes):
             raise BadSignature(f"{where}: buckets= must be ascending whole numbers, such as [16, 64, 256]")
