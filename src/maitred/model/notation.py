@@ -6,7 +6,7 @@ The notation is `dtype[sizes] options`:
   (FP32, INT64, ...; BYTES is `bytes`).
 - sizes, with commas between: whole numbers, or symbols (`n`, `seq`) for open ones. `[]` is a scalar.
 - options, in any order: `optional`, `nullable`, `default=`, `min=`, `max=`, `pad=`, `buckets=`, `categories=`, `time=`,
-  `zone=`, `nan=error|null|string`, `rtol=`, `atol=`, `labels=`. Values are JSON (`0.5`, `true`, `"text"`, `["a", "b"]`);
+  `zone=`, `nan=error|null|string`, `rtol=`, `atol=`, `labels=`. Values are JSON (`0.5`, `true`, `"text"`, `["a"]`);
   docs/signature.md says what each means.
 """
 
