@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import types
@@ -268,7 +269,8 @@ class TestPack:
         text = cli("inspect", "art").out
         assert "twice" in text and "float32[n, 2]" in text and "--trust" in text
         record = json.loads(cli("inspect", "art", "--output", "json").out)
-        assert packed.out == f"art: twice {record['digest']}\n"
+        assert packed.out.splitlines()[0] == f"art: twice {record['digest']}"
+        assert "  label  str[n]" in packed.out.splitlines() and packed.out.endswith("example    its own\n")
         assert json.loads(record["description"]["example"])["inputs"][0]["data"] == [1, 2]
 
         assert "--trust" in refused(cli("predict", "art", "-i", "-", stdin='{"x": [1, 2]}'))
@@ -318,6 +320,35 @@ class TestPack:
         (place / "bytes.json").write_bytes(b"\xff")
         (place / "other.json").write_text('{"z": 1}')
         assert line in refused(cli("pack", *arguments))
+
+    def test_options_reach_the_flavor_and_the_manifest(self, cli, place):
+        import onnx
+        from onnx import helper
+
+        shape = ["n", 2]
+        tensors = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", tensors[:1], tensors[1:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(model, place / "m.onnx")
+        ran = cli("pack", "m.onnx", "--out", "a", "--option", 'labels={"y": ["no", "yes"]}', "--option", "threads=1")
+        assert 'y  float32[n, 2] labels=["no", "yes"]' in ran.out and ran.err == ""
+        assert "--option: expected KEY=VALUE, got 'threads'" in refused(
+            cli("pack", "m.onnx", "--out", "b", "--option", "threads")
+        )
+
+    def test_a_model_is_compared_with_its_reference(self, cli, place):
+        (place / "off.py").write_text(MODEL.replace('batch["x"] * 2', 'batch["x"] * 2 + (batch["x"] > 3)'))
+        (place / "fine.json").write_text('[{"x": [1, 2]}, {"x": [0.5, 3]}]')
+        (place / "wrong.json").write_text('[{"x": [1, 2]}, {"x": [0.5, 4]}]')
+        pack = ("pack", "off.py:Double", "--out", "art", "--reference", "double.py:Double")
+        ran = cli(*pack, "--example", "fine.json")
+        assert "y: all 4 elements agree, the worst by 0" in ran.out and ran.code == 0
+        assert "a comparison with a reference needs an example" in refused(cli(*pack))
+        line = refused(cli(*pack, "--example", "wrong.json"))
+        assert "y: 1 of 4 elements differ by more than the tolerance, the worst by 1 at [1][1]: 9.0, there 8.0" in line
+        ran = cli(*pack, "--example", "wrong.json", "--accept-differences")
+        assert ran.code == 0 and "1 of 4 elements differ" in ran.out
+        assert "1 of 4 elements differ" in cli("inspect", "art").out
 
     @pytest.mark.parametrize("arguments", [["none"], ["."], ["double.py", "--output", "xml"]])
     def test_what_cannot_be_inspected(self, cli, arguments):
@@ -494,3 +525,30 @@ class TestServe:
 
 def test_model_faults_say_nothing_of_the_input():
     assert told(ModelFault("the model failed")) == ("maitred: the model failed", 1)
+
+
+class TestNew:
+    def test_what_it_writes_works_as_it_is(self, cli, place):
+        ran = cli("new", "some-churn")
+        assert (ran.code, ran.err) == (0, "")
+        commands = dict(line.split("   ", 1) for line in ran.out.splitlines() if " it " in line)
+        called = cli(*shlex.split(commands["call it"])[1:])
+        assert [row["segment"] for row in json.loads(called.out)] == ["likely", "unknown", "unlikely"]
+        packed = cli(*shlex.split(commands["pack it"])[1:])
+        assert packed.out.startswith("some-churn.packed: some-churn sha256:") and packed.err == ""
+        assert cli("predict", "some-churn.packed", "-i", "some-churn/example.json").out == called.out
+        tested = [sys.executable, *shlex.split(commands["test it"])[1:], "-q", "-p", "no:cacheprovider"]
+        assert subprocess.run(tested, capture_output=True, timeout=50, check=False).returncode == 0
+        assert commands["serve it"].strip() == "maitred serve some-churn=some-churn/model.py"
+
+    def test_it_overwrites_nothing(self, cli, place):
+        (place / "full").mkdir()
+        (place / "full" / "model.py").write_text("mine")
+        assert "full exists and is not an empty folder" in refused(cli("new", "full"))
+        assert "double.py" in refused(cli("new", "double.py"))
+        assert (place / "full" / "model.py").read_text() == "mine"
+
+    @pytest.mark.parametrize("name", ["1st", "a b", ".hidden", "ünder", "x" * 65])
+    def test_a_name_that_no_model_can_have(self, cli, place, name):
+        assert "cannot be a model's name" in refused(cli("new", name))
+        assert not (place / name).exists()

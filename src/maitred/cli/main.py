@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from maitred.cli.inspect import inspect
+from maitred.cli.new import new
 from maitred.cli.pack import pack
 from maitred.cli.predict import predict
 from maitred.cli.serve import serve
 
 # Plain help text: the coloured one costs 0.3 s of imports.
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command()(new)
 app.command()(serve)
 app.command()(predict)
 app.command()(pack)

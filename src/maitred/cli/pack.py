@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from maitred.cli.failure import CommandFailed
+from maitred.cli.inspect import harmless
 
 if TYPE_CHECKING:
     from maitred.model.signature import Signature
@@ -37,12 +39,27 @@ def pack(
     repeatable: Annotated[
         bool, typer.Option(help="Whether the same inputs always give the same answers, so that they are kept.")
     ] = True,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A setting of the model's flavor, its value JSON or text; may be repeated."
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="What the model was exported from: both must agree on the example."),
+    ] = None,
+    accept_differences: Annotated[
+        bool, typer.Option("--accept-differences", help="Pack it even where it does not agree with its reference.")
+    ] = False,
     trust: Annotated[
         str | None, typer.Option(metavar="'WHO: WHY'", help="Allow code and pickles inside the model, here and later.")
     ] = None,
 ) -> None:
-    """Write a model as an artifact: a folder with a manifest, digests and an example."""
+    """Write a model as an artifact (a folder with a manifest, digests and an example), and show its signature."""
+    from maitred.model.inspect import inspect
     from maitred.model.pack import pack as write
+    from maitred.model.source import Source
 
     description = write(
         source,
@@ -51,12 +68,33 @@ def pack(
         signature=None if signature is None else read_signature(signature),
         example=None if example is None else read_example(example),
         repeatable=repeatable,
+        options=read_options(option or ()),
         files=files or (),
+        reference=reference,
+        accept_differences=accept_differences,
         trust=trust,
     )
     typer.echo(f"{out}: {description.name} {description.digest}")
+    for line in inspect(Source(str(out))).summary():
+        typer.echo(harmless(line))
     for warning in description.warnings:
         typer.echo(f"warning: {warning}", err=True)
+
+
+def read_options(given: Iterable[str]) -> dict[str, Any]:
+    """Settings of a flavor from `key=value`, where a value that is no JSON is text. Raises CommandFailed."""
+    import msgspec
+
+    options: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise CommandFailed(f"--option: expected KEY=VALUE, got {text!r}")
+        try:
+            options[key] = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            options[key] = value
+    return options
 
 
 def read_signature(given: str) -> Signature:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +52,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What of the model would run at load because it comes with it; empty for pure data."""
     trust: str = ""
     """Who has allowed that, and why."""
+    compared: tuple[str, ...] = ()
+    """How it agreed with another form of the model when it was packed."""
     problems: tuple[str, ...] = ()
     """Why it would not load as things are; empty if nothing is known against it."""
     curl: str = ""
@@ -61,6 +63,10 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     def sound(self) -> bool:
         """Whether nothing is wrong with it: that somebody has yet to say that its code may run is no fault."""
         return all(problem == NEEDS_TRUST for problem in self.problems)
+
+    def summary(self) -> list[str]:
+        """What the model takes and gives, in lines to read."""
+        return [] if self.description is None else _described_lines(self.description, self.compared)
 
     def to_text(self) -> str:
         """For people: a few lines, ready to paste from."""
@@ -93,6 +99,7 @@ def inspect(source: Source, base_url: str = BASE_URL) -> Inspection:
         libraries=libraries,
         needs_trust=tuple(dangers),
         trust=f"{trust.who}: {trust.why}" if trust else "",
+        compared=() if artifact is None else artifact.manifest.compared,
         problems=tuple(problems),
         curl=curl_line(base_url, found.name, described) if described else "",
         python=python_call(source.path, described.signature, row, bool(dangers)) if described else "",
@@ -161,10 +168,7 @@ def _lines(shown: Inspection) -> list[str]:
     lines += [f"version    {shown.digest}"] if shown.digest else []
     if shown.description is None:
         lines.append("signature  not known before its code runs: start it with `maitred serve`, or pack it")
-    else:
-        lines += _signature_lines("inputs", shown.description["signature"]["inputs"])
-        lines += _signature_lines("outputs", shown.description["signature"]["outputs"])
-        lines += _trait_lines(shown.description["traits"])
+    lines += shown.summary()
     lines += _table(
         "files", [f"{file.size_bytes:>12,} bytes  {file.sha256[:16]}…  {file.path}" for file in shown.files]
     )
@@ -176,6 +180,20 @@ def _lines(shown: Inspection) -> list[str]:
     if shown.python:
         lines += ["", "Ask it from Python:", *(f"  {line}".rstrip() for line in shown.python.split("\n"))]
     return lines
+
+
+def _described_lines(description: Mapping[str, Any], compared: Sequence[str]) -> list[str]:
+    signature = description["signature"]
+    example = "none"
+    if description["example"]:
+        example = "its own" if description["example_is_real"] else "made up from the signature"
+    return [
+        *_signature_lines("inputs", signature["inputs"]),
+        *_signature_lines("outputs", signature["outputs"]),
+        *_trait_lines(description["traits"]),
+        f"example    {example}",
+        *_table("compared with its reference", list(compared)),
+    ]
 
 
 def _signature_lines(title: str, tensors: Mapping[str, str]) -> list[str]:

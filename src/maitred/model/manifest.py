@@ -60,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     example: bool = False
     made_up: bool = False
     """Whether the example's inputs were made up from the signature."""
+    compared: tuple[str, ...] = ()
+    """How it agreed with its reference on the example when it was packed, a line for each output."""
 
     def head(self) -> bytes:
         """The manifest as TOML, without its digest table."""
@@ -71,6 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             **({"entry": self.entry} if self.entry else {}),
             **({"example": EXAMPLE} if self.example else {}),
             **({"made_up": True} if self.made_up else {}),
+            **({"compared": [*self.compared]} if self.compared else {}),
             "signature": self.signature.to_dict(),
             "traits": _without_none(msgspec.to_builtins(self.traits)),
             "limits": _without_none(msgspec.to_builtins(self.limits)),
@@ -176,6 +179,7 @@ def _manifest(table: dict[str, Any]) -> Manifest:
         libraries=_value(table, "libraries", _as(dict[str, str]), {}),
         example=_value(table, "example", _as(Literal["", "example.json"]), "") == EXAMPLE,
         made_up=_value(table, "made_up", _as(bool), False),
+        compared=_value(table, "compared", _as(tuple[str, ...]), ()),
     )
 
 
