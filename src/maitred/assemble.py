@@ -244,6 +244,9 @@ class House:
         """A model became something else."""
         if served.state == "failed":
             log.error("model %s has failed, and is not started again: %s", served.name, served.reason)
+        elif served.state == "ready":
+            for warning in served.known().warnings:
+                log.warning("model %s: %s", served.name, warning)
         self._changed.set()
 
     def _connections(self) -> float:
@@ -265,6 +268,7 @@ class House:
             name=model.name,
             trust=model.trust,
             versions=model.versions,
+            options=model.options,
             trust_file=str(self.settings.home / "trust.toml"),
         )
         described = describe(source)

@@ -35,6 +35,7 @@ Share = Annotated[float, Meta(ge=0, le=0.33)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Pause = Annotated[float, Meta(ge=0, le=86_400)]
 Text = Annotated[str, Meta(min_length=1)]
+Options = dict[str, typing.Any]
 
 KEEP_FREE_FROM_REPLICAS: Final = 4
 """From so many replicas on, one is kept free of background work unless `keep_free` says otherwise."""
@@ -155,6 +156,8 @@ class ModelSettings:
     """`WHO: WHY` code that comes with the artifact, pickles included, may run; left out: it may not."""
     versions: Literal["refuse", "warn", "ignore"] = "refuse"
     """What happens where the installed libraries differ from those that the artifact was saved with."""
+    options: Options = field(default_factory=dict)
+    """Settings of the model's flavor, over those that it was packed with."""
 
     @property
     def pool(self) -> PoolSettings:
@@ -396,6 +399,8 @@ def _expected(kind: Any, name: str) -> str:
     info = msgspec.inspect.type_info(kind)
     if isinstance(info, msgspec.inspect.UnionType):
         info = next(one for one in info.types if not isinstance(one, msgspec.inspect.NoneType))
+    if isinstance(info, msgspec.inspect.DictType):
+        return "keys and values"
     if isinstance(info, msgspec.inspect.BoolType):
         return "true or false"
     if isinstance(info, msgspec.inspect.LiteralType):
@@ -503,6 +508,8 @@ class _File:
             section, each = _section(kind), _each(kind)
             if section is not None:
                 yield from self.values(child, section, here)
+            elif kind == Options:
+                yield here, Given(self._plain(child, here), self._place(child))
             elif each is not None:
                 for name, entry in self._members(child, here):
                     yield (*here, name.value), Given(None, self._place(name))
@@ -525,6 +532,15 @@ class _File:
                 self._refuse(key, (*path, key.value), f"is given twice; the first time at {first}")
             seen[key.value] = key
             yield key, child
+
+    def _plain(self, node: _Node, path: KeyPath) -> Any:
+        """What the node says, as Python's own values: whoever these are for knows what they mean."""
+        if node.id == "mapping":
+            return {key.value: self._plain(child, (*path, key.value)) for key, child in self._members(node, path)}
+        if node.id == "sequence":
+            return [self._plain(child, path) for child in node.value]
+        self._single(node, str, path)
+        return yaml.SafeLoader("").construct_object(node)
 
     def _single(self, node: _Node, kind: Any, path: KeyPath) -> Given:
         if node.id != "scalar":

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import numpy as np
+import msgspec
 import pytest
 from gates import Answer, Port, iris_port, tensor
 
@@ -102,6 +103,15 @@ def test_index(port: Port) -> None:
         answer = port.ask("POST", "/v2/repository/index", body)
         assert answer.status == 400
         assert says in answer.error
+
+
+def test_what_the_operator_should_know_of_a_ready_model_is_in_the_index(port: Port) -> None:
+    served = port.router.names["iris"]
+    warned = ("the model was saved with scikit-learn 1.2.0, and 1.9.1 is installed", "not warmed up")
+    served.description = msgspec.structs.replace(served.known(), warnings=warned)
+    [row] = port.ask("POST", "/v2/repository/index", b"").json
+    assert (row["state"], row["reason"]) == ("READY", "; ".join(warned))
+    assert port.ask("GET", "/v2/models/iris/ready").json == {"ready": True}
 
 
 def test_repository_control_is_off_and_says_how_to_switch_it_on(port: Port) -> None:

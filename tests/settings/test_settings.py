@@ -342,3 +342,26 @@ def test_a_number_is_taken_exactly_where_it_is_in_range(rows):
     else:
         with pytest.raises(SettingsError):
             load_settings(None, overrides)
+
+
+def test_a_flavors_options_are_any_values(tmp_path: Path) -> None:
+    path = tmp_path / "maitred.yaml"
+    options = "{threads: 2, labels: {y: [no way, 'yes']}, on: 0.5}"
+    path.write_text(f"models:\n  m:\n    source: m.onnx\n    options: {options}\n")
+    assert load_settings(path).models["m"].options == {"threads": 2, "labels": {"y": ["no way", "yes"]}, "on": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("3", "expected keys and values, got 3"),
+        ("{a: 1, a: 2}", "is given twice; the first time at "),
+        ("{a: !!python/name:os.system x}", "tags such as"),
+    ],
+)
+def test_wrong_options_are_told_with_their_place(tmp_path: Path, options: str, message: str) -> None:
+    path = tmp_path / "maitred.yaml"
+    path.write_text(f"models:\n  m:\n    source: m.onnx\n    options: {options}\n")
+    with pytest.raises(SettingsError) as refused:
+        load_settings(path)
+    assert message in str(refused.value) and f"{path}:4:" in str(refused.value)

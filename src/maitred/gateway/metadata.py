@@ -84,8 +84,11 @@ _STATES: Final = {"loading": "LOADING", "ready": "READY", "failed": "UNAVAILABLE
 
 
 def reason(served: Served) -> str:
-    """Why a model is not ready, fit for callers' eyes."""
-    return discreet(served.reason)[:500]
+    """Why a model is not ready, or what its operator should know of one that is; fit for callers' eyes."""
+    why = served.reason
+    if not why and served.state == "ready":
+        why = "; ".join(served.known().warnings)
+    return discreet(why)[:500]
 
 
 def readiness(served: Served) -> tuple[bool, str]:
