@@ -7,18 +7,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 MODEL := build/models/breast_cancer
-CHECKED := src tests reliability bench/quick.py examples
+CHECKED := src tests reliability bench/quick.py bench/flavors.py bench/flavor_cases.py examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check format test layers reliability bench bench-quick lock clean
+.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-quick bench-flavors lock clean
 
 help:
 	@echo "make setup        the environment for developing, in $(VENV)"
+	@echo "make setup-all    the same with torch, transformers and the examples' models (about 1.5 GB)"
 	@echo "make serve        serve a real model on http://$(LISTEN) (LISTEN=host:port to change it)"
+	@echo "make examples     real models, each prepared, served, asked, and told of in a line (NAMES='fraud ocr' for some)"
 	@echo "make check        format, lint, types, layers"
 	@echo "make test         the test suite"
 	@echo "make reliability  one line per reliability test (TIER=short|nightly|release)"
 	@echo "make bench-quick  CPU-us a request beside nginx, in under two minutes"
+	@echo "make bench-flavors  what each flavor adds to its library's own time (into docs/benchmarks.md)"
 	@echo "make bench        the whole table, with other model servers"
 	@echo "make format       let the formatter rewrite the files"
 	@echo "make lock         pin the requirements anew (needs uv)"
@@ -42,7 +45,15 @@ $(VENV)/dev: requirements/dev.txt $(VENV)/serve
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
+# Torch, transformers and what the examples need: large, so the tests that use them are skipped where they are missing.
+# On Linux these are torch's builds without CUDA.
+$(VENV)/all: requirements/all.txt $(VENV)/dev
+	$(PIP) --require-hashes -r requirements/all.txt
+	@touch $@
+
 setup: $(VENV)/dev
+
+setup-all: $(VENV)/all
 
 $(MODEL)/maitred.toml: examples/breast_cancer.py | $(VENV)/serve
 	@echo "training the example's model, $(MODEL)" >&2
@@ -50,6 +61,9 @@ $(MODEL)/maitred.toml: examples/breast_cancer.py | $(VENV)/serve
 
 serve: $(VENV)/serve $(MODEL)/maitred.toml
 	@MAITRED_LOG_LEVEL=$${MAITRED_LOG_LEVEL:-warning} exec $(BIN)/maitred serve breast_cancer=$(MODEL) --listen $(LISTEN)
+
+examples: $(VENV)/all
+	@$(BIN)/python examples/run.py $(NAMES)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check $(CHECKED)
@@ -70,16 +84,23 @@ reliability: $(VENV)/dev
 bench-quick: $(VENV)/serve
 	@$(BIN)/python bench/quick.py
 
+bench-flavors: $(VENV)/dev
+	$(BIN)/python bench/flavors.py --write docs/benchmarks.md
+
 bench: $(VENV)/serve
 	bench/peers/setup.sh
 	$(BIN)/python bench/peers/run.py load --peers nginx,maitred,mosec,triton,fastapi --models overhead
 	$(BIN)/python bench/peers/run.py table
 
+# The build without CUDA, for CPython 3.11 on x86-64: the default index has only the large ones.
+TORCH_ON_LINUX := torch==2.13.0+cpu ; sys_platform == 'linux' --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --no-emit-package maitred --no-annotate --no-header
 lock:
 	$(LOCK) requirements/dev.in -o requirements/dev.txt >/dev/null
 	$(LOCK) requirements/serve.in -c requirements/dev.txt -o requirements/serve.txt >/dev/null
+	$(LOCK) requirements/all.in -c requirements/dev.txt --overrides requirements/no-cuda.txt -o requirements/all.txt >/dev/null
+	sed -i "s/^torch==2.13.0 .*/$(TORCH_ON_LINUX)\ntorch==2.13.0 ; sys_platform != 'linux' \\\\/" requirements/all.txt
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

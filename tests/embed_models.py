@@ -6,7 +6,7 @@ import threading
 import numpy as np
 
 import maitred
-from maitred.errors import Draining, Malformed
+from maitred.errors import Draining, InvalidInput, Malformed
 
 INPUT = {"x": "int64[n]"}
 
@@ -92,7 +92,7 @@ class ExitsAsync(Exits):
 ERRORS: dict[str, type[BaseException]] = {
     kind.__name__: kind
     for kind in (
-        SystemExit, KeyboardInterrupt, ValueError, Malformed, Draining, TimeoutError, StopIteration,
+        SystemExit, KeyboardInterrupt, ValueError, InvalidInput, Malformed, Draining, TimeoutError, StopIteration,
         asyncio.CancelledError,
     )
 }  # fmt: skip

@@ -514,7 +514,18 @@ def test_a_model_cannot_write_into_the_callers_arrays(way: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", ["Exits", "ExitsAsync"])
-@pytest.mark.parametrize("error", sorted(set(ERRORS) - {"KeyboardInterrupt"}))
+@pytest.mark.parametrize("queue", [False, True])
+def test_a_model_may_say_that_an_input_is_the_callers_mistake(name: str, queue: bool) -> None:
+    with opened(name, queue=queue) as handle:
+        with pytest.raises(Malformed, match=r"^said so$"):
+            handle.predict([1], parameters={"error": "InvalidInput"})
+        with pytest.raises(Malformed, match=r"^said so$"):
+            asyncio.run(handle.predict_async([1], parameters={"error": "InvalidInput"}))
+        assert handle.predict([1])["y"].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["Exits", "ExitsAsync"])
+@pytest.mark.parametrize("error", sorted(set(ERRORS) - {"KeyboardInterrupt", "InvalidInput"}))
 def test_what_a_model_raises_is_its_fault(name: str, error: str) -> None:
     if (name, error) == ("ExitsAsync", "StopIteration"):
         error_words = "RuntimeError: coroutine raised StopIteration"
@@ -582,11 +593,11 @@ def test_an_arrow_table_becomes_one_with_the_declared_types(way: dict[str, Any],
 def test_every_dtype_fits_into_an_arrow_table(dtype: Any, shape: tuple[int, ...]) -> None:
     array = np.empty(shape, NUMPY_TYPES[dtype])
     array[...] = {"str": "x", "bytes": b"x"}.get(dtype, 1)
-    kind = table_like(pa.table({"x": [1]}), {"y": array})["y"].type
+    signature = maitred.Signature({"x": "int64[n]"}, {"y": f"{dtype}{['n', *shape[1:]]}".replace("'", "")})
+    kind = table_like(pa.table({"x": [1]}), {"y": array}, signature)["y"].type
     for _ in shape[1:]:
         kind = kind.value_type
-    if dtype != "bytes" or len(array):
-        assert kind == pa.type_for_alias({"str": "string", "bytes": "binary", "bfloat16": "float32"}.get(dtype, dtype))
+    assert kind == pa.type_for_alias({"str": "string", "bytes": "binary", "bfloat16": "float32"}.get(dtype, dtype))
 
 
 @pytest.mark.parametrize("table", [FRAME.iloc[:0], pa.Table.from_pandas(FRAME).slice(0, 0)], ids=["frame", "arrow"])

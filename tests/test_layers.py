@@ -32,7 +32,9 @@ MAY_ALSO = {("model", "wire"), ("client", "model.signature"), ("embed", "observe
 """Single exceptions that the layer table names."""
 
 RULES = {
-    "errors", "messages", "events", "spelling", "model.signature", "model.predictor", "wire.coerce", "wire.tensors",
+    "errors", "messages", "events", "spelling", "model.signature", "model.ragged", "model.predictor", "wire.coerce",
+    "wire.tensors", "wire.arrays", "wire.arrow", "wire.columns", "wire.csv", "wire.direct", "wire.dtypes",
+    "wire.elements", "wire.json_tensors", "wire.missing", "wire.raw", "wire.times", "model.answers", "model.forms",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
@@ -46,7 +48,7 @@ IMPURE = {"asyncio", "socket", "time", "random", "os", "threading", "multiproces
 
 LATE = {
     "catboost", "joblib", "lightgbm", "onnx", "onnxruntime", "pandas", "pyarrow", "safetensors", "scipy", "skl2onnx",
-    "sklearn", "skops", "tokenizers", "torch", "transformers", "uvloop", "xgboost",
+    "PIL", "sklearn", "skops", "threadpoolctl", "tokenizers", "torch", "transformers", "uvloop", "xgboost",
 }  # fmt: skip
 """Optional or slow libraries, which may be imported inside a function."""
 

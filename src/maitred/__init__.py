@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from maitred.embed import Handle, load
+    from maitred.errors import InvalidInput
     from maitred.model.pack import pack
     from maitred.model.predictor import Context, Model
     from maitred.model.signature import Signature, TensorSpec
 
 __version__ = "0.1.0"
-__all__ = ["Context", "Handle", "Model", "Signature", "TensorSpec", "load", "pack", "__version__"]
+__all__ = ["Context", "Handle", "InvalidInput", "Model", "Signature", "TensorSpec", "load", "pack", "__version__"]
 
 _HOMES = {
     "Context": "maitred.model.predictor",
     "Handle": "maitred.embed",
+    "InvalidInput": "maitred.errors",
     "Model": "maitred.model.predictor",
     "Signature": "maitred.model.signature",
     "TensorSpec": "maitred.model.signature",

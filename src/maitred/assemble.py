@@ -17,6 +17,7 @@ from maitred.gateway.admin import BadToken, admin, ensure_token
 from maitred.gateway.rest import Rest
 from maitred.gateway.settings import GatewaySettings
 from maitred.gateway.site import site
+from maitred.host import processors
 from maitred.http.aside import Aside
 from maitred.http.limits import Limits
 from maitred.http.server import Server
@@ -263,17 +264,20 @@ class House:
 
     def _open(self, model: ModelSettings) -> Served:
         """A model's place in the router, and the pool behind it."""
+        replicas, pool_settings = model.replicas, model.pool
+        kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
+        threads = replicas.threads_each(processors())
         source = Source(
             path=model.source,
             name=model.name,
             trust=model.trust,
             versions=model.versions,
-            options=model.options,
+            # a process is told by its environment; in this one only the model's own library may be
+            options=model.options if kind == "process" else {"threads": threads, **model.options},
             trust_file=str(self.settings.home / "trust.toml"),
         )
         described = describe(source)
-        replicas, pool_settings = model.replicas, model.pool
-        kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
+        log.info("model %s: copies %d, threads of each %d", model.name, replicas.max, threads)
         served = Served(model.name, PATH_VERSION)
         served.noticed = lambda: self._noticed(served)
         pool = build_pool(
@@ -298,7 +302,7 @@ class House:
             ReplicaSettings(
                 device=replicas.device,
                 max_batch_rows=pool_settings.max_batch_rows,
-                threads=replicas.threads,
+                threads=threads,
                 load_seconds=replicas.start_seconds,
             ),
             served,

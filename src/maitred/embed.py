@@ -17,14 +17,16 @@ import numpy.typing as npt
 
 from maitred.bridge import CLOSED, Bridge
 from maitred.clock import monotonic
-from maitred.errors import Cancelled, DeadlinePassed, Draining, ModelFault
+from maitred.errors import Cancelled, DeadlinePassed, Draining, InvalidInput, ModelFault
 from maitred.events import nobody
-from maitred.messages import FOREVER, Request, Tensor
+from maitred.messages import FOREVER, Ragged, Request, Tensor
 from maitred.model.asking import question
 from maitred.model.description import Description
+from maitred.model.forms import whole
 from maitred.model.loading import Loaded
 from maitred.model.loading import load as load_model
 from maitred.model.predictor import Context, Predictor, call, call_async
+from maitred.model.ragged import cut_tensors
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature
 from maitred.model.source import Source
@@ -87,9 +89,11 @@ class Handle:
         """Answer for rows given by name, e.g. `predict(x=[[1, 2]])` or `predict({"x": array})`.
 
         A model with a single input takes it as the only argument. Values are numpy arrays of any layout, lists,
-        scalars, pandas Series or Arrow arrays; they become the declared dtypes or raise `Malformed` naming the input.
+        scalars, pandas Series, Arrow arrays or sparse matrices; they become the declared dtypes or raise `Malformed`
+        naming the input.
         Parameters are strings, numbers, True or False. Returns an array per wanted output, with memory of its own;
-        strings and bytes are object arrays.
+        strings and bytes are object arrays, times are datetime64, and a nullable output is a masked array (strings:
+        None where one is missing).
         Raises `DeadlinePassed` if there is no answer after `timeout_seconds` (in the caller's thread the model cannot
         be interrupted: it is raised once the model has returned), `ModelFault` if the model fails, `Draining` once the
         model is closed.
@@ -118,12 +122,12 @@ class Handle:
         are ignored. The index of a DataFrame is kept.
         """
         answer = self.predict(columns(table, self.signature), timeout_seconds=timeout_seconds)
-        return table_like(table, answer)
+        return table_like(table, answer, self.signature)
 
     async def predict_table_async(self, table: T, *, timeout_seconds: float | None = None) -> T:
         """`predict_table` for callers on an event loop."""
         answer = await self.predict_async(columns(table, self.signature), timeout_seconds=timeout_seconds)
-        return table_like(table, answer)
+        return table_like(table, answer, self.signature)
 
     def close(self) -> None:
         """Give back the model's memory; calls that still wait fail with `Draining`, and so do later ones.
@@ -153,7 +157,8 @@ class Handle:
         if monotonic() > request.deadline:
             raise DeadlinePassed(_LATE)
         names = request.outputs or tuple(self.signature.outputs)
-        return {name: _owned_array(tensors[name]) for name in names}
+        arrays = {name: _owned_array(tensors[name]) for name in self.signature.carried(names)}
+        return whole(self.signature.special_outputs, arrays) if self.signature.special_outputs else arrays
 
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -244,7 +249,8 @@ class _Direct:
                 raise Draining(CLOSED)
             context = _context(request, self.description, left.is_set)
             with _Faults():
-                return _tensors(call(self._predictor, _inputs(request), context), self.description.signature)
+                arrays = call(self._predictor, _inputs(request), context)
+                return _tensors(arrays, self.description.signature, request.ragged)
         finally:
             self._lock.release()
 
@@ -303,7 +309,7 @@ class _Awaited(_Apart):
                     context = _context(request, self.description, left.is_set)
                     with _Faults():
                         arrays = await call_async(self._predictor, _inputs(request), context)
-                        return _tensors(arrays, self.description.signature)
+                        return _tensors(arrays, self.description.signature, request.ragged)
         except TimeoutError:  # ours: the model's own is a ModelFault by now
             raise DeadlinePassed(why) from None
         finally:
@@ -364,10 +370,13 @@ class _Queued(_Apart):
 
 
 class _Faults(contextlib.AbstractContextManager[None]):
-    """Whatever a model raises is its own fault, here as on the wire; Ctrl-C and a cancelled call are not its doing."""
+    """Whatever a model raises is its own fault, here as on the wire, unless it says that the caller's input is;
+
+    Ctrl-C and a cancelled call are not its doing.
+    """
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or isinstance(error, (ModelFault, KeyboardInterrupt, GeneratorExit)):
+        if error is None or isinstance(error, (ModelFault, InvalidInput, KeyboardInterrupt, GeneratorExit)):
             return
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
             return
@@ -394,14 +403,14 @@ def _inputs(request: Request) -> Arrays:
     return {name: to_array(tensor) for name, tensor in request.inputs.items()}
 
 
-def _tensors(arrays: Arrays, signature: Signature) -> dict[str, Tensor]:
+def _tensors(arrays: Arrays, signature: Signature, ragged: Ragged | None) -> dict[str, Tensor]:
     tensors = {}
     for name, array in arrays.items():
-        dtype = signature.outputs[name].dtype
+        dtype = signature.answers[name].dtype
         if dtype == "str":
             "".join(array.reshape(-1).tolist()).encode()  # raises for text that no wire could carry
         tensors[name] = Tensor(dtype, array.shape, array)
-    return tensors
+    return tensors if ragged is None else cut_tensors(tensors, ragged)
 
 
 def _owned_array(tensor: Tensor) -> npt.NDArray[Any]:

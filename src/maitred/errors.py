@@ -41,6 +41,13 @@ class Malformed(MaitredError):
     fault, counts_for_guards, next_step = "caller", False, "correct the request as the message says"
 
 
+class InvalidInput(Malformed):
+    """What a model raises for an input that is the caller's mistake and that no signature can tell: no image, too long.
+
+    The request of that input gets this as a Malformed; others of its batch are answered.
+    """
+
+
 class Unauthenticated(MaitredError):
     code, http_status, grpc_status = "unauthenticated", 401, "UNAUTHENTICATED"
     fault, counts_for_guards, next_step = "caller", False, "send valid credentials"

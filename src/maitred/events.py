@@ -22,7 +22,7 @@ class BatchEnded(Event, frozen=True, gc=False):
     rows: int
     requests: int
     outcome: str
-    """`ok`, `raised`, `wrong_count`, `out_of_memory` or `lost`."""
+    """`ok`, or a value of `scheduling.recovery.Cause`."""
     ok: int
     """Members that were answered by this batch."""
     received_at: list[float]
@@ -35,6 +35,12 @@ class BatchEnded(Event, frozen=True, gc=False):
     model_seconds: float
     encode_seconds: float
     """Ending the tickets: the time in which gateways encode the answers."""
+    bucket: str = ""
+    """The sizes to which the members' rows were filled up, `seq=64`; empty for a model without buckets."""
+    elements: int = 0
+    """Elements of those inputs, as the model got them."""
+    real: int = 0
+    """How many of them were no fill."""
 
 
 METHOD_NOT_ALLOWED: Final = "method_not_allowed"

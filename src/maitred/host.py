@@ -12,8 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -271,18 +271,60 @@ def available_memory() -> int | None:
     return min(found, default=None)
 
 
+def processors() -> int:
+    """How many processors this process may keep busy, in whole numbers: its quota rounded down, and at least 1."""
+    return max(1, int(cpu_quota()))
+
+
 def cpu_quota() -> float:
-    """How many processors this process may use at once, at least: affinity and control group both counted."""
+    """How many processors this process may use at once: affinity, and every control group that it is in."""
     # sched_getaffinity is Linux only; mypy checks for one platform at a time
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with contextlib.suppress(OSError, ValueError):  # no control groups of this version, or "max"
-        quota, period = (_CGROUP / "cpu.max").read_text().split()
-        return min(cores, int(quota) / int(period))
+    try:
+        groups, mounts = (_PROCESS / "cgroup").read_text(), (_PROCESS / "mountinfo").read_text()
+    except OSError:  # no such thing on this system
+        return cores
+    return min((cores, *_quotas(groups, mounts)))
+
+
+_PROCESS: Final = Path("/proc/self")
+
+
+def _quotas(groups: str, mounts: str) -> Iterator[float]:
+    """What bounds a process with these lines of `cgroup` and `mountinfo`: its own groups' quotas, and all above."""
+    for line in mounts.splitlines():
+        mount, _, kind = line.partition(" - ")
+        root, place = mount.split()[3:5]
+        system, _, options = kind.split(maxsplit=2)
+        own = _group(groups, "" if system == "cgroup2" else "cpu")
+        if own is None or (system != "cgroup2" and (system != "cgroup" or "cpu" not in options.split(","))):
+            continue
+        top = Path(place.replace("\\040", " "))
+        below = PurePosixPath(own)  # as seen from `root`, unless the group lies outside of what is mounted here
+        known = below.is_relative_to(root) and ".." not in below.parts
+        folder = top / below.relative_to(root) if known else top
+        for at in (folder, *folder.parents):
+            if at.is_relative_to(top):
+                yield from _quota(at)
+
+
+def _group(groups: str, controller: str) -> str | None:
+    """The group of a controller, or for an empty one that of version 2, which has all; None where there is none."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return None
+
+
+def _quota(folder: Path) -> Iterator[float]:
+    with contextlib.suppress(OSError, ValueError):  # version 1, the root of version 2, or "max"
+        quota, period = (folder / "cpu.max").read_text().split()
+        yield int(quota) / int(period)
     with contextlib.suppress(OSError, ValueError):
-        quota_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
         if quota_us > 0:
-            return min(cores, quota_us / int((_CGROUP / "cpu/cpu.cfs_period_us").read_text()))
-    return cores
+            yield quota_us / int((folder / "cpu.cfs_period_us").read_text())
 
 
 _CGROUP: Final = Path("/sys/fs/cgroup")

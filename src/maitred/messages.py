@@ -61,11 +61,41 @@ class Tensor(msgspec.Struct, frozen=True, eq=False, gc=False):
         return Tensor(self.dtype, self.shape, data.copy())
 
 
+class Filled(Tensor, frozen=True, eq=False, gc=False):
+    """A tensor made of lists of different lengths, which were filled up to the longest."""
+
+    real: Any
+    """A numpy array of bools in the tensor's shape: whether an element is the caller's own."""
+    valid: bytes | None = None
+    """Where elements are missing, a byte for each: 1 where it is there, 0 where it is missing."""
+
+
 def _product(sizes: tuple[int, ...]) -> int:
     product = 1
     for size in sizes:
         product *= size
     return product
+
+
+class Ragged(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """How a request's rows were filled up to a bucket's sizes, so that it can share a batch with longer ones."""
+
+    bucket: str
+    """The sizes of the model's bucket, `seq=64`: the same for all members of a batch."""
+    cuts: Mapping[str, tuple[tuple[int, int], ...]]
+    """Per output that has more than belongs to this request: the axes, and this request's own size of each."""
+    elements: int
+    """Elements of the inputs that have rows and were filled up, as the model gets them."""
+    real: int
+    """How many of them are no fill."""
+    by_row: tuple[int, ...] | None = None
+    """The same for each row, where these are not all alike."""
+
+    def part(self, start: int, stop: int, rows: int) -> Ragged:
+        """What holds for the rows `start:stop` of `rows`."""
+        real = self.real * (stop - start) // rows if self.by_row is None else sum(self.by_row[start:stop])
+        by_row = self.by_row and self.by_row[start:stop]
+        return Ragged(self.bucket, self.cuts, self.elements * (stop - start) // rows, real, by_row)
 
 
 class Request(msgspec.Struct, eq=False, gc=False):
@@ -90,6 +120,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
     size_bytes: int = 0
     received_at: float = 0.0
     """When its last byte was read; with the ticket's `submitted_at` this gives the time taken by decoding."""
+    ragged: Ragged | None = None
+    """How its rows were filled up; None for every model without buckets."""
 
 
 class Outputs(msgspec.Struct, eq=False, gc=False):

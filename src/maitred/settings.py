@@ -31,6 +31,7 @@ Bytes = Annotated[int, Meta(ge=1, le=1 << 40)]
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 Few = Annotated[int, Meta(ge=0, le=4096)]
 Some = Annotated[int, Meta(ge=1, le=4096)]
+Threads = Annotated[int, Meta(ge=1, le=1024)]
 Share = Annotated[float, Meta(ge=0, le=0.33)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Pause = Annotated[float, Meta(ge=0, le=86_400)]
@@ -96,8 +97,8 @@ class ReplicaSettings:
     min: Some = 1
     max: Some = 1
     """Given alone it leaves `min` at 1; where only `min` is given it equals that."""
-    threads: Some = 1
-    """Threads that the numeric libraries of one replica may use."""
+    threads: Threads | Literal["auto"] = "auto"
+    """Threads that the numeric libraries of one replica may use; `auto`: `threads_each` of the machine's processors."""
     device: Text = "cpu"
     start_seconds: Seconds = 300.0
     """How long loading and warming up may take before the replica is given up."""
@@ -107,6 +108,13 @@ class ReplicaSettings:
     """Wait before a lost replica is started again; doubled each time it fails at once."""
     max_restart_seconds: Seconds = 30.0
     """That wait grows no further than this."""
+
+    def threads_each(self, processors: int) -> int:
+        """Threads of each replica where the server may keep so many processors busy.
+
+        `auto` leaves one processor to the server itself and shares out the rest: at least one thread each.
+        """
+        return min(1024, max(1, (processors - 1) // self.max)) if self.threads == "auto" else self.threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +241,7 @@ ENVIRONMENT: Final[Mapping[str, KeyPath | None]] = {
     "MAITRED_ADMIN_LISTEN": ("admin_listen",),
     "MAITRED_LOG_LEVEL": ("log_level",),
     "MAITRED_LOG_FORMAT": ("log_format",),
-    "MAITRED_THREADS": None,  # of the ONNX Runtime in your own process; a server's copies have `replicas.threads`
+    "MAITRED_THREADS": None,  # of native libraries in your own process; a server's copies have `replicas.threads`
     "MAITRED_PORTABLE": None,  # 1: use only what every system has, as elsewhere than on Linux
     "MAITRED_LOOP": None,  # on which event loop the tests run
 }
@@ -398,13 +406,14 @@ def _expected(kind: Any, name: str) -> str:
         return "a path"
     info = msgspec.inspect.type_info(kind)
     if isinstance(info, msgspec.inspect.UnionType):
-        info = next(one for one in info.types if not isinstance(one, msgspec.inspect.NoneType))
+        return ", or ".join(_expected(one, name) for one in typing.get_args(kind) if one is not type(None))
     if isinstance(info, msgspec.inspect.DictType):
         return "keys and values"
     if isinstance(info, msgspec.inspect.BoolType):
         return "true or false"
     if isinstance(info, msgspec.inspect.LiteralType):
-        return "one of " + ", ".join(typing.get_args(kind))
+        choices = typing.get_args(kind)
+        return "one of " + ", ".join(choices) if len(choices) > 1 else str(choices[0])
     if isinstance(info, (msgspec.inspect.IntType, msgspec.inspect.FloatType)):
         words = "a whole number" if isinstance(info, msgspec.inspect.IntType) else "a number"
         unit = name.rpartition("_")[2]

@@ -210,6 +210,46 @@ class TestPredict:
         ran = cli("predict", "add.py:predict", "--input", "rows.csv")
         assert json.loads(ran.out) == [{"out": 3, "t": "007"}, {"out": 3.5, "t": "8"}]
 
+    def test_a_csv_file_with_missing_values_and_times(self, cli, place):
+        source = (
+            "import maitred\nkinds = {'i': 'int64[n] nullable', 's': 'str[n] nullable', 't': 'int64[n] time=\"s\"'}\n"
+            "def predict(batch):\n    return dict(batch)\n"
+            "predict.signature = maitred.Signature(kinds, kinds)\n"
+        )
+        (place / "echo.py").write_text(source)
+        (place / "rows.csv").write_bytes(b'\xef\xbb\xbf"i",s,t\r\n9007199254740993,a,2026-01-31\r\n,,5\r\n')
+        wanted = [
+            {"i": 9007199254740993, "s": "a", "t": "2026-01-31T00:00:00"},
+            {"i": None, "s": None, "t": "1970-01-01T00:00:05"},
+        ]
+        assert json.loads(cli("predict", "echo.py:predict", "--input", "rows.csv").out) == wanted
+        assert json.loads(cli("predict", "echo.py:predict", "--input", "-", stdin=json.dumps(wanted)).out) == wanted
+        (place / "rows.csv").write_text("i,s,t\n1,a,2026-01-31\n1.5,b,0\n")
+        line = refused(cli("predict", "echo.py:predict", "--input", "rows.csv"))
+        assert "--input: rows.csv: row 2 (line 3), column 'i': expected INT64, got '1.5'" in line
+        (place / "rows.csv").write_text("i,s,t\n")
+        assert json.loads(cli("predict", "echo.py:predict", "--input", "rows.csv").out) == []
+
+    def test_a_parquet_file_with_missing_values_and_times(self, cli, place):
+        import pyarrow
+        import pyarrow.parquet
+
+        source = (
+            "import maitred\nkinds = {'i': 'int64[n] nullable', 't': 'int64[n] time=\"ms\" zone=\"UTC\" nullable'}\n"
+            "def predict(batch):\n    return dict(batch)\n"
+            "predict.signature = maitred.Signature(kinds, kinds)\n"
+        )
+        (place / "echo.py").write_text(source)
+        times = pyarrow.array([0, None], pyarrow.timestamp("ns", "Asia/Kolkata"))
+        pyarrow.parquet.write_table(pyarrow.table({"i": [9007199254740993, None], "t": times}), "rows.parquet")
+        ran = cli("predict", "echo.py:predict", "--input", "rows.parquet")
+        assert json.loads(ran.out) == [
+            {"i": 9007199254740993, "t": "1970-01-01T00:00:00.000Z"}, {"i": None, "t": None},
+        ]  # fmt: skip
+        pyarrow.parquet.write_table(pyarrow.table({"i": [{"a": 1}], "t": times[:1]}), "rows.parquet")
+        line = refused(cli("predict", "echo.py:predict", "--input", "rows.parquet"))
+        assert "--input: column 'i': an Arrow column of struct<a: int64> is no tensor" in line
+
     def test_a_parquet_file(self, cli):
         import pyarrow
         import pyarrow.parquet
@@ -245,7 +285,7 @@ class TestPredict:
             (["double.py:Double", "-i", "."], "--input: there is no file ."),
             (["none.py", "-i", "-"], "none.py"),
             (["double.py:None", "-i", "-"], "no 'None'"),
-            (["double.py:Double", "-i", "wrong.csv"], "--input: wrong.csv has no column 'x'; it has a, b"),
+            (["double.py:Double", "-i", "wrong.csv"], "--input: wrong.csv: there is no column 'x'; there are 'a', 'b'"),
             (["double.py:Double", "-i", "wrong.parquet"], "--input: wrong.parquet: "),
             (["double.py:Double", "-i", "-", "-o", "xml"], "--output: expected json, got 'xml'"),
         ],
@@ -335,6 +375,13 @@ class TestPack:
         assert "--option: expected KEY=VALUE, got 'threads'" in refused(
             cli("pack", "m.onnx", "--out", "b", "--option", "threads")
         )
+
+    def test_libraries_of_the_models_own_code_are_recorded(self, cli):
+        assert cli("pack", "double.py:Double", "--out", "a", "--library", "msgspec", "--library", "orjson").code == 0
+        recorded = json.loads(cli("inspect", "a", "-o", "json").out)["libraries"]
+        assert {"python", "numpy", "msgspec", "orjson"} == {library["name"] for library in recorded}
+        line = refused(cli("pack", "double.py:Double", "--out", "b", "--library", "no-such-thing"))
+        assert "no distribution named 'no-such-thing' is installed here" in line
 
     def test_a_model_is_compared_with_its_reference(self, cli, place):
         (place / "off.py").write_text(MODEL.replace('batch["x"] * 2', 'batch["x"] * 2 + (batch["x"] > 3)'))

@@ -83,7 +83,7 @@ class FakeEndpoint:
     def outputs(self, arrays: dict[str, Any], rows: int) -> Outputs:
         tensors = {}
         for name, value in arrays.items():
-            dtype = self.signature.outputs[name].dtype
+            dtype = self.signature.answers[name].dtype
             array = np.ascontiguousarray(value)
             data = array.reshape(-1).tolist() if dtype in ("str", "bytes") else array
             tensors[name] = Tensor(dtype, np.shape(value), data)

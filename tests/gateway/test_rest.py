@@ -6,8 +6,8 @@ import json
 import logging
 from typing import Any
 
-import numpy as np
 import msgspec
+import numpy as np
 import pytest
 from gates import Answer, Port, iris_port, tensor
 

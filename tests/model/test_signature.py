@@ -100,7 +100,8 @@ def test_plain_checks_share_one_group_object() -> None:
         ({"history": zeros("float32", 2, 11)}, r"input 'history': expected shape \[n, 12\], got \[2, 11\]"),
         ({"history": zeros("float32", 24)}, r"input 'history': expected shape \[n, 12\], got \[24\]"),
         ({"history": zeros("float32", 2, 12, 1)}, r"input 'history': expected shape \[n, 12\], got \[2, 12, 1\]"),
-        ({"age": zeros("int64", 2, 1)}, r"input 'age': expected shape \[n\], got \[2, 1\]"),
+        ({"age": zeros("int64", 2, 2)}, r"input 'age': expected shape \[n\], got \[2, 2\]"),
+        ({"age": zeros("int64", 2, 1, 1)}, r"input 'age': expected shape \[n\], got \[2, 1, 1\]"),
         ({"age": zeros("int64")}, r"input 'age': expected shape \[n\], got \[\]"),
         (
             {"history": zeros("float32", 3, 12)},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 
 import pytest
 
 from maitred.model.refusals import WrongVersions
-from maitred.model.versions import Policy, compare, record
+from maitred.model.versions import Policy, compare, installed, record
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,31 @@ def test_python_and_what_is_installed_are_recorded() -> None:
     assert found.keys() == {"python", "numpy"}
     assert found["python"] == platform.python_version()
     assert compare(found) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "version"),
+    [
+        ({"xgboost": "3.2.0"}, "3.2.0"),
+        ({"xgboost-cpu": "3.2.0"}, "3.2.0"),
+        ({"xgboost": "3.2.0", "xgboost-cpu": "3.1.0"}, "3.2.0"),
+        ({"xgboost-tools": "9.9"}, None),
+        ({}, None),
+    ],
+)
+def test_a_library_may_come_in_several_distributions(
+    there: dict[str, str], version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lookup(name: str) -> str:
+        if name not in there:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", lookup)
+    assert installed("xgboost") == version
+    assert record(["xgboost"]).get("xgboost") == version
+    if version is not None:
+        assert compare({"xgboost": "3.2.0"}) == []
+        return
+    with pytest.raises(WrongVersions, match=r"xgboost 3\.2\.0, and none is installed"):
+        compare({"xgboost": "3.2.0"})

@@ -557,7 +557,8 @@ def test_what_a_model_prints_goes_to_standard_error_and_threads_are_few(
                 signature = maitred.Signature(inputs={"x": "int64[n]"}, outputs={"threads": "str[n]"})
                 def predict(self, batch):
                     print("words of the model")
-                    return {"threads": [os.environ["OMP_NUM_THREADS"] + os.environ.get("GIVEN", "")] * len(batch["x"])}
+                    told = [os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GIVEN")]
+                    return {"threads": [" ".join(told)] * len(batch["x"])}
         """)
     )
 
@@ -573,8 +574,12 @@ def test_what_a_model_prints_goes_to_standard_error_and_threads_are_few(
         await recorder.next("lost")
         return str(arrays["threads"][0])
 
-    assert asyncio.run(play(SETTINGS)) == "1"
-    assert asyncio.run(play(replace(SETTINGS, threads=3, environment={"GIVEN": "!"}))) == "3!"
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert asyncio.run(play(SETTINGS)) == "1 passive "
+    assert asyncio.run(play(replace(SETTINGS, threads=3, environment={"GIVEN": "!"}))) == "3 passive !"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert asyncio.run(play(SETTINGS)) == "2 active "
     out, err = capfd.readouterr()
     assert out == ""
     assert "words of the model" in err

@@ -17,7 +17,7 @@ from maitred.scheduling.dispatcher import Batch, Cause, DispatchSettings
 from maitred.scheduling.recovery import TABLE, Group, Quarantine, RowBound, Split, Standing, Step, divide, standing
 from maitred.testing.dispatch import ManualPool, hang_up, outcome
 
-RAISED = [Cause.RAISED, Cause.WRONG_COUNT, Cause.OUT_OF_MEMORY]
+RAISED = [Cause.RAISED, Cause.MALFORMED, Cause.WRONG_COUNT, Cause.OUT_OF_MEMORY]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,21 @@ def test_halves_go_before_what_came_later_and_never_merge() -> None:
     assert [len(batch.tickets) for batch in pool.started] == [4, 2, 2, 1, 1, 10]
     assert pool.started[-1].tickets == later
     assert outcome(tickets[2]) == "model_fault"
+
+
+def test_a_callers_mistake_is_the_callers_alone() -> None:
+    pool, tickets = poisoned_pool([3], Cause.MALFORMED, 8)
+    pool.run()
+    assert [outcome(ticket) for ticket in tickets] == ["ok"] * 3 + ["malformed"] + ["ok"] * 4
+
+
+def test_where_nothing_runs_twice_nobody_is_blamed_for_anothers_mistake() -> None:
+    pool, tickets = poisoned_pool([3], Cause.MALFORMED, 8, settings=DispatchSettings(side_effects=True))
+    pool.run()
+    assert [outcome(ticket) for ticket in tickets] == ["model_fault"] * 8
+    pool, [alone] = poisoned_pool([0], Cause.MALFORMED, 1, settings=DispatchSettings(side_effects=True))
+    pool.run()
+    assert outcome(alone) == "malformed"
 
 
 @pytest.mark.parametrize("cause", [Cause.RAISED, Cause.LOST, Cause.OUT_OF_MEMORY, Cause.WRONG_COUNT])

@@ -225,6 +225,10 @@ WRONG = [
     (M + "    batching: {max_batch_rows: 100, max_waiting_rows: 10}", "max_batch_rows: is more than"),
     (M + "    replicas: {min: 3, max: 2}", "4:29: models.m.replicas.max: expected at least `min`, which is 3, got 2"),
     (M + "    replicas: {kind: proces}", "expected one of auto, process, thread, inline, got 'proces'"),
+    (M + "    replicas: {threads: 0}", "threads: expected a whole number from 1 to 1024, or auto, got '0'"),
+    (M + "    replicas: {threads: all}", "threads: expected a whole number from 1 to 1024, or auto, got 'all'"),
+    (M + "    replicas: {threads: '2'}", "threads: expected a whole number"),
+    (M + "    replicas: {threads: }", "threads: expected a whole number from 1 to 1024, or auto, got nothing"),
     (M + "    replicas: {restart_seconds: 50}", "max_restart_seconds: expected at least"),
     (M + "    deadline_seconds: -1", "expected a number of seconds above 0, up to 86400, got '-1'"),
     (M + "    deadline_seconds: .nan", "models.m.deadline_seconds: expected a number"),
@@ -342,6 +346,19 @@ def test_a_number_is_taken_exactly_where_it_is_in_range(rows):
     else:
         with pytest.raises(SettingsError):
             load_settings(None, overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "processors", "threads"),
+    [
+        ("{}", 1, 1), ("{}", 2, 1), ("{}", 3, 2), ("{}", 16, 15), ("{max: 4}", 16, 3), ("{max: 4}", 2, 1),
+        ("{threads: auto, max: 2}", 8, 3), ("{threads: 'auto'}", 8, 7), ("{threads: 6, max: 2}", 2, 6),
+        ("{}", 5000, 1024),
+    ],
+)  # fmt: skip
+def test_one_processor_is_left_to_the_server_and_the_rest_is_shared_out(write, text, processors, threads):
+    path = write(f"models: {{m: {{source: x, replicas: {text}}}}}")
+    assert load_settings(path).models["m"].replicas.threads_each(processors) == threads
 
 
 def test_a_flavors_options_are_any_values(tmp_path: Path) -> None:

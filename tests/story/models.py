@@ -62,7 +62,7 @@ class Scorer(maitred.Model):
 
 
 class Moody(maitred.Model):
-    """Echoes, except: 666 raises, 999 kills the process, 1 waits until a file of that name appears."""
+    """Echoes, except: 666 raises, 400 is a mistake, 999 kills the process, 1 waits to be cancelled."""
 
     signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
 
@@ -72,6 +72,8 @@ class Moody(maitred.Model):
             os.kill(os.getpid(), signal.SIGKILL)
         if (values == 666).any():
             raise ValueError("666 is not liked here")
+        if (values == 400).any():
+            raise maitred.InvalidInput("400 is none of ours")
         if (values == 1).any():
             while not context.cancelled():
                 time.sleep(0.002)
@@ -117,3 +119,28 @@ class Traced(maitred.Model):
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(HOUSE):
             self.seen.add((code.co_filename[len(HOUSE) :], code.co_qualname, code.co_firstlineno))
+
+
+class Missing(maitred.Model):
+    """Gives back what it saw, missing elements and times included, and what kinds of arrays those were."""
+
+    signature = maitred.Signature(
+        {
+            "i": "int64[n] nullable",
+            "b": "bool[n, 2] nullable",
+            "s": "str[n] nullable",
+            "t": 'int64[n] time="ms" zone="UTC" nullable',
+            "limit": "uint64[] nullable optional",
+        },
+        {
+            "i": "int64[n] nullable",
+            "b": "bool[n, 2] nullable",
+            "s": "str[n] nullable",
+            "t": 'int64[n] time="ms" zone="UTC" nullable',
+            "kinds": "str[n]",
+        },
+    )
+
+    def predict(self, batch):
+        kinds = " ".join(f"{name}:{type(array).__name__}:{array.dtype}" for name, array in sorted(batch.items()))
+        return {**batch, "kinds": [kinds] * len(batch["i"])}

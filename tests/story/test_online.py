@@ -87,6 +87,31 @@ def test_a_poisoned_request_fails_alone_and_says_why(tmp_path: Path) -> None:
     run(play())
 
 
+def test_an_input_that_the_model_calls_a_mistake_is_a_400_and_its_neighbours_are_answered(
+    tmp_path: Path, caplog: LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        async with standing(settings(tmp_path, {"moody": "Moody"})) as house:
+
+            async def ask(*values: int) -> tuple[int, str]:
+                reply = await house.caller().ask("POST", INFER.format("moody"), v2("x", "INT64", [*values]))
+                return reply.status, reply.json().get("error", "")
+
+            asked = [(value,) for value in range(100, 120)]
+            asked[7:9] = [(400,), (13, 400)]
+            found = await asyncio.gather(*(ask(*values) for values in asked))
+            wrong = [answer for answer, values in zip(found, asked, strict=True) if 400 in values]
+            assert wrong == [(400, "400 is none of ours")] * 2
+            assert all(status == 200 for (status, _), values in zip(found, asked, strict=True) if 400 not in values)
+            page = (await house.caller().ask("GET", "/metrics")).body.decode()
+            assert 'maitred_requests_total{model="moody",version="1",outcome="malformed"} 2' in page
+            assert 'outcome="model_fault"' not in page
+
+    caplog.set_level("WARNING")
+    run(play())
+    assert not [record.getMessage() for record in caplog.records if record.name.startswith("maitred")]
+
+
 def test_a_request_that_kills_its_replica_is_found_out_and_the_others_are_answered(tmp_path: Path) -> None:
     async def play() -> None:
         async with standing(settings(tmp_path, {"moody": "Moody"}, replicas=2)) as house:

@@ -39,6 +39,10 @@ def pack(
     repeatable: Annotated[
         bool, typer.Option(help="Whether the same inputs always give the same answers, so that they are kept.")
     ] = True,
+    library: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A distribution that the model's code uses: its version is recorded too."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,6 +74,7 @@ def pack(
         repeatable=repeatable,
         options=read_options(option or ()),
         files=files or (),
+        libraries=library or (),
         reference=reference,
         accept_differences=accept_differences,
         trust=trust,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -96,7 +95,6 @@ def _read(place: str) -> bytes | None:
 def parsed(text: bytes, signature: Signature) -> Table:
     """The values in a JSON text. Raises Malformed."""
     from maitred.gateway.rows import Bridge, read_object, read_rows
-    from maitred.wire.coerce import to_array
     from maitred.wire.json import check_count
 
     bridge = Bridge(signature)
@@ -115,7 +113,7 @@ def parsed(text: bytes, signature: Signature) -> Table:
         else:
             form, tensors = "row", bridge.rows([row]) if signature.row_wise else bridge.columns(row)
     check_count(text, keys)
-    return Table({name: to_array(tensor) for name, tensor in tensors.items()}, form)
+    return Table(dict(tensors), form)
 
 
 def written(answer: dict[str, Any], signature: Signature, form: Form) -> bytes:
@@ -132,12 +130,10 @@ def written(answer: dict[str, Any], signature: Signature, form: Form) -> bytes:
 
 
 def _result(answer: dict[str, Any], signature: Signature) -> Result:
-    from maitred.messages import Outputs, Result, Tensor
+    from maitred.messages import Outputs, Result
+    from maitred.model.forms import tensors_of
 
-    tensors = {}
-    for name, array in answer.items():
-        data = array.reshape(-1).tolist() if array.dtype.kind == "O" else array
-        tensors[name] = Tensor(signature.outputs[name].dtype, array.shape, data)
+    tensors = tensors_of(signature.outputs, answer)
     rows = next(iter(tensors.values())).shape[0] if signature.row_wise else 1
     return Result(Outputs(tensors, rows), 0, rows, True)
 
@@ -146,20 +142,43 @@ def _result(answer: dict[str, Any], signature: Signature) -> Result:
 
 
 def _table(place: str, signature: Signature) -> Table:
-    """The inputs' columns of a CSV or Parquet file, as Python values: the rules of JSON hold for them.
+    """The inputs' columns of a CSV or Parquet file; the rules of JSON hold for their values.
 
-    Raises CommandFailed.
+    Raises Malformed, CommandFailed.
     """
-    table = read_table(place, "--input", {name: spec.dtype for name, spec in signature.inputs.items()})
+    if place.endswith(".csv"):
+        return Table(_read_csv(place, signature), "rows")
+    table = read_table(place, "--input")
     missing = [name for name, spec in signature.inputs.items() if not spec.optional and name not in table.column_names]
     if missing:
         raise CommandFailed(f"--input: {place} has no column {missing[0]!r}; it has {', '.join(table.column_names)}")
-    columns = {name: table.column(name).to_pylist() for name in signature.inputs if name in table.column_names}
-    return Table(columns if table.num_rows else {}, "rows")
+    chosen = {name: table.column(name) for name in signature.inputs if name in table.column_names}
+    return Table({name: _values(name, column) for name, column in chosen.items()} if table.num_rows else {}, "rows")
 
 
-def read_table(place: str, option: str, dtypes: Mapping[str, str] | None = None) -> Any:
-    """A CSV or Parquet file as an Arrow table. `dtypes` say how a CSV file's text is meant. Raises CommandFailed."""
+def _read_csv(place: str, signature: Signature) -> dict[str, Any]:
+    from maitred.errors import Malformed
+    from maitred.wire import csv
+
+    try:
+        return dict(csv.tensors(Path(place).read_bytes(), signature.inputs, signature.shared) or {})
+    except Malformed as error:
+        raise CommandFailed(f"--input: {place}: {error.message}") from None
+
+
+def _values(name: str, column: Any) -> Any:
+    """Numbers and texts of a file in Python's own types, for which the signature's dtypes need not be the file's."""
+    from maitred.wire import arrow
+
+    try:
+        arrow.check_type(column.type)
+    except arrow.NoColumn as error:
+        raise CommandFailed(f"--input: column {name!r}: {error}") from None
+    return column if str(column.type).startswith(("timestamp", "date")) else column.to_pylist()
+
+
+def read_table(place: str, option: str) -> Any:
+    """A CSV or Parquet file as an Arrow table. Raises CommandFailed."""
     if not Path(place).is_file():
         raise CommandFailed(f"{option}: there is no file {place}")
     try:
@@ -170,15 +189,6 @@ def read_table(place: str, option: str, dtypes: Mapping[str, str] | None = None)
     try:
         if place.endswith(".parquet"):
             return pyarrow.parquet.read_table(place)
-        types = {name: _column_type(pyarrow, dtype) for name, dtype in (dtypes or {}).items()}
-        return pyarrow.csv.read_csv(place, convert_options=pyarrow.csv.ConvertOptions(column_types=types))
+        return pyarrow.csv.read_csv(place)
     except pyarrow.ArrowException as error:
         raise CommandFailed(f"{option}: {place}: {error}") from None
-
-
-def _column_type(pyarrow: Any, dtype: str) -> Any:
-    """The widest type of the dtype's kind, from which the signature's rules go on."""
-    if dtype.startswith(("float", "bfloat")):
-        return pyarrow.float64()
-    names = {"bool": "bool_", "str": "string", "bytes": "binary", "uint64": "uint64"}
-    return getattr(pyarrow, names.get(dtype, "int64"))()

@@ -21,6 +21,8 @@ def check_classes(spec: TensorSpec, count: object) -> int:
         raise Malformed(f"output {spec.name!r}: classification must be a whole number >= 1")
     if spec.dtype in _NO_NUMBERS:
         raise Malformed(f"output {spec.name!r}: classification needs an output of numbers, this one is {spec.datatype}")
+    if spec.nullable or spec.time is not None:
+        raise Malformed(f"output {spec.name!r}: classification is not for times or elements that may be missing")
     return count
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from maitred import __version__
 from maitred.deployment.router import Router, Served
 from maitred.errors import Malformed
 from maitred.gateway.answers import discreet
-from maitred.model.signature import TensorSpec
+from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.json import Body, Reader
 
 EXTENSIONS: Final = (
     "binary_tensor_data", "classification", "model_repository", "model_configuration", "parameters", "schedule_policy",
 )  # fmt: skip
+
+MAX_CATEGORIES: Final = 100
+"""How many of an input's categories metadata list."""
 
 _read_filter: Final = Reader(dict[str, Any])
 
@@ -29,7 +33,7 @@ def model(served: Served) -> dict[str, Any]:
         "name": served.name,
         "versions": [served.version],
         "platform": platform(served),
-        "inputs": [tensor(spec) for spec in signature.inputs.values()],
+        "inputs": [tensor(spec, _buckets(spec, signature)) for spec in signature.inputs.values()],
         "outputs": [tensor(spec) for spec in signature.outputs.values()],
     }
 
@@ -38,11 +42,37 @@ def platform(served: Served) -> str:
     return served.known().flavor
 
 
-def tensor(spec: TensorSpec) -> dict[str, Any]:
-    parameters: dict[str, Any] = {"notation": spec.to_text()}
+def _buckets(spec: TensorSpec, signature: Signature) -> dict[str, list[int]]:
+    """The sizes to which an input is filled up, also where another input says so."""
+    sizes = {} if signature.buckets is None else signature.buckets.sizes
+    return {symbol: list(sizes[symbol]) for symbol in dict.fromkeys(spec.shape) if symbol in sizes}
+
+
+def tensor(spec: TensorSpec, buckets: dict[str, list[int]] | None = None) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"notation": notation(spec), **_meaning(spec)}
+    if buckets:
+        parameters["buckets"] = buckets
     if spec.labels:
         parameters["labels"] = list(spec.labels)
     return {"name": spec.name, "datatype": spec.datatype, "shape": spec.protocol_shape, "parameters": parameters}
+
+
+def notation(spec: TensorSpec) -> str:
+    """What the signature says of a tensor, without categories where these are many."""
+    many = spec.categories is not None and len(spec.categories) > MAX_CATEGORIES
+    return replace(spec, categories=None).to_text() if many else spec.to_text()
+
+
+def _meaning(spec: TensorSpec) -> dict[str, Any]:
+    """What elements may be, besides numbers and text: categories (the first of many), times, missing."""
+    said: dict[str, Any] = {}
+    if spec.categories is not None:
+        said |= {"categories": list(spec.categories[:MAX_CATEGORIES]), "categories_count": len(spec.categories)}
+    if spec.time is not None:
+        said |= {"time": spec.time, "zone": spec.zone}
+    if spec.nullable:
+        said["nullable"] = True
+    return said
 
 
 def config(served: Served) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 
 from maitred import __version__
 from maitred.deployment.router import Served
+from maitred.gateway.metadata import MAX_CATEGORIES, notation
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS
 
@@ -163,13 +164,13 @@ def _tensor(spec: TensorSpec) -> Schema:
     shape: Schema = {"type": "array", "minItems": len(sizes), "maxItems": len(sizes)}
     if sizes:
         shape["prefixItems"] = sizes
-    data: Schema = {"type": "array", "description": f"{spec.to_text()}: the elements flat, or nested as the shape says"}
+    data: Schema = {"type": "array", "description": f"{notation(spec)}: the elements flat, or nested as the shape says"}
     if len(spec.shape) <= 1:
         data["items"] = element(spec)
     return _object(
         {
             "name": {"const": spec.name},
-            "datatype": {"const": spec.datatype},
+            "datatype": {"const": spec.datatype} if spec.time is None else {"enum": [spec.datatype, "BYTES"]},
             "shape": shape,
             "data": data,
             "parameters": {"$ref": _REF + "Parameters"},
@@ -194,18 +195,18 @@ def _value(spec: TensorSpec, shape: tuple[int | str, ...]) -> Schema:
         schema = {"type": "array", "items": schema}
         if isinstance(size, int):
             schema |= {"minItems": size, "maxItems": size}
-    schema["description"] = spec.to_text()
+    schema["description"] = notation(spec)
     return schema
 
 
 def element(spec: TensorSpec) -> Schema:
     """The JSON of one element."""
-    if spec.dtype == "bool":
-        return {"type": "boolean"}
-    if spec.dtype in ("str", "bytes"):
-        return {"type": "string"}
     schema: Schema
-    if spec.dtype in FLOATS:
+    if spec.dtype == "bool":
+        schema = {"type": "boolean"}
+    elif spec.dtype in ("str", "bytes"):
+        schema = {"type": "string"}
+    elif spec.dtype in FLOATS:
         schema = {"type": "number"}
     else:
         bits = _BITS[spec.dtype]
@@ -216,7 +217,11 @@ def element(spec: TensorSpec) -> Schema:
         schema["minimum"] = spec.minimum
     if spec.maximum is not None:
         schema["maximum"] = spec.maximum
+    if spec.categories is not None:
+        schema["examples"] = list(spec.categories[:MAX_CATEGORIES])  # others are taken too, as missing
     others: list[Schema] = []
+    if spec.time is not None:
+        others.append({"type": "string", "format": "date-time"} if spec.zone else {"type": "string"})
     if spec.nullable or spec.nan == "null":
         others.append({"type": "null"})
     if spec.nan == "string":

@@ -31,10 +31,10 @@ from maitred.gateway.terms import (
 from maitred.gateway.v1 import Predict
 from maitred.gateway.v2 import Wanted, Writer
 from maitred.http.exchange import JSON, Application, Exchange
-from maitred.messages import BACKGROUND, FOREVER, NORMAL, Request, Tensor
+from maitred.messages import BACKGROUND, FOREVER, NORMAL, Ragged, Request, Tensor
 from maitred.model.signature import Signature
 from maitred.wire import binary
-from maitred.wire.coerce import NOT_FLAT, checked_shape, from_json, from_raw, json_kind, packer
+from maitred.wire.coerce import NOT_FLAT, checked_shape, from_json, from_raw, from_texts, json_kind, packer
 from maitred.wire.json import FLAT_KEYS, Body, Envelope, InputEntry, Reader, decode, flat_decoder, shown
 
 Handler = Callable[[Exchange], None]
@@ -246,7 +246,8 @@ class Infer:
         self._description = description
         self._signature = signature
         self._kinds = {
-            name: (spec.datatype, spec.dtype, spec.nullable, spec.nan) for name, spec in signature.inputs.items()
+            name: (spec.datatype, spec.dtype, spec.nullable, spec.nan, spec.clock)
+            for name, spec in signature.inputs.items()
         }
         self._per_row = description.traits.per_row_parameters
         self._writer = Writer(self.served.name, self.served.version, signature)
@@ -256,14 +257,15 @@ class Infer:
         only = next(iter(signature.inputs.values()))
         self._read_flat: Callable[[Any], Any] | None = None
         """Reads the usual request, where a check looks at nothing but the shape of the one input there is."""
-        if len(signature.inputs) == 1 and only.minimum is None and only.maximum is None and not signature.shared:
+        plain = signature.bounds(only.name) is None and not only.masked and signature.buckets is None
+        if len(signature.inputs) == 1 and plain and not signature.shared:
             self._read_flat = flat_decoder(only.name, only.datatype, json_kind(only.dtype))
         self._not_flat = 0
         """How many requests to read closely, without `_read_flat`, for lately one was not what that takes."""
         self._flat_reader = self._read_flat
         self._known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-        """What is sure of requests with one input of this shape, where `_read_flat` is there: name, dtype, packer and
-        count, and the request's rows and group."""
+        """What is sure of requests with one input of this shape, where `_read_flat` is there: name, dtype, the shape
+        that the model gets, packer and count, and the request's rows and group."""
 
     def answer(self, exchange: Exchange) -> None:
         """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
@@ -274,7 +276,7 @@ class Infer:
         heads = NO_HEADS if watched <= ONLY_REQUEST_ID else read_heads(exchange.headers)
         body = exchange.body
         size = len(body)
-        tensors = None
+        tensors = ragged = None
         read_flat = self._read_flat
         if read_flat is not None and size <= MAX_FLAT and heads.json_length is None:
             # What was checked once need not be checked again: this is nearly every request of a small model. The short
@@ -282,22 +284,22 @@ class Infer:
             try:
                 envelope = read_flat(body)
                 (entry,) = envelope.inputs
-                shape, data = entry.shape, entry.data
-                name, dtype, pack, count, rows, group = self._known[shape]
+                data = entry.data
+                name, dtype, shape, pack, count, rows, group = self._known[entry.shape]
                 id = envelope.id
                 if len(data) == count and body.count(b":") == (FLAT_KEYS if id is None else FLAT_KEYS + 1):
                     tensors = {name: Tensor(dtype, shape, pack(*data))}
             except (KeyError, *NOT_FLAT):
                 pass
         if tensors is None:
-            envelope, tensors, rows, group = self._read_closely(body, heads)
+            envelope, tensors, rows, group, ragged = self._read_closely(body, heads)
             id = envelope.id
         if not id and watched == ONLY_REQUEST_ID:
             heads = read_heads(exchange.headers)
         received = exchange.received_at
         request = Request(
             tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or heads.request_id, heads.trace, "",
-            None, None, size, received,
+            None, None, size, received, ragged,
         )  # fmt: skip
         wanted, forms = self._all, None
         if envelope.parameters is not None or envelope.outputs is not None:
@@ -313,8 +315,8 @@ class Infer:
         else:  # what that does, without the calls
             exchange.gone = ticket.watcher = call
 
-    def _read_closely(self, body: Body, heads: Heads) -> tuple[Envelope, dict[str, Tensor], int, Any]:
-        """The envelope of any request, and the inputs, rows and group of its payload. Raises Malformed."""
+    def _read_closely(self, body: Body, heads: Heads) -> tuple[Envelope, dict[str, Tensor], int, Any, Ragged | None]:
+        """The envelope of any request, and what the check says of its payload. Raises Malformed."""
         if heads.json_length is not None:
             head, rest = binary.split(body, heads.json_length)
             envelope = decode(head)
@@ -338,9 +340,10 @@ class Infer:
                 kind = self._kinds[entry.name]
                 count = math.prod(shape)
                 self._known[shape] = (
-                    entry.name, kind[1], packer(kind[1], count), count, checked.rows, checked.group,
+                    entry.name, kind[1], checked.inputs[entry.name].shape, packer(kind[1], count), count, checked.rows,
+                    checked.group,
                 )  # fmt: skip
-        return envelope, checked.inputs, checked.rows, checked.group
+        return envelope, checked.inputs, checked.rows, checked.group, checked.ragged
 
     def _tensors(self, envelope: Envelope) -> dict[str, Tensor]:
         """The inputs of a JSON request. Raises Malformed naming the input."""
@@ -358,7 +361,7 @@ class Infer:
                 self._new_shape(name, shape)
             if not entry.data:
                 raise Malformed(f"input {shown(name)}: data is missing")
-            tensors[name] = from_json(name, kind[1], shape, entry.data, kind[2], kind[3])
+            tensors[name] = from_json(name, kind[1], shape, entry.data, kind[2], kind[3], None, kind[4])
         return tensors
 
     def _binary_tensors(self, envelope: Envelope, rest: memoryview) -> dict[str, Tensor]:
@@ -370,10 +373,12 @@ class Infer:
             kind = self._kind(entry, tensors)
             if entry.shape not in self._shapes:
                 self._new_shape(name, entry.shape)
-            if name in cuts:
+            if name in cuts and kind[0] != entry.datatype:
+                tensors[name] = from_texts(name, from_raw(name, "str", entry.shape, cuts[name]), kind[4])
+            elif name in cuts:
                 tensors[name] = from_raw(name, kind[1], entry.shape, cuts[name])
             elif entry.data:
-                tensors[name] = from_json(name, kind[1], entry.shape, entry.data, kind[2], kind[3])
+                tensors[name] = from_json(name, kind[1], entry.shape, entry.data, kind[2], kind[3], None, kind[4])
             else:
                 raise Malformed(f"input {shown(name)}: neither data nor binary_data_size is there")
         return tensors
@@ -384,7 +389,7 @@ class Infer:
         kind = self._kinds.get(name)
         if kind is None:
             raise self._signature.unknown_input(name)
-        if kind[0] != entry.datatype:
+        if kind[0] != entry.datatype and not (kind[4] is not None and entry.datatype == "BYTES"):  # times as text
             raise Malformed(f"input {name!r}: expected {kind[0]}, got {shown(entry.datatype)[1:-1]}")
         if name in seen:
             raise Malformed(f"input {name!r} is sent twice")

@@ -15,9 +15,11 @@ from maitred.gateway.chain import ANONYMOUS
 from maitred.gateway.terms import NO_HEADS, read_heads
 from maitred.http.exchange import Exchange
 from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
+from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
-from maitred.wire.coerce import from_json, rows_json, unprintable
+from maitred.wire.coerce import Array, from_json, rows_json, unprintable
 from maitred.wire.json import Reader
+from maitred.wire.times import Clock
 
 Value = msgspec.Raw
 Row = dict[str, msgspec.Raw]
@@ -82,7 +84,7 @@ class Bridge:
         shape = None
         if rows is not None and all(isinstance(size, int) for size in inner):
             shape = (rows, *inner)
-        tensor = from_json(spec.name, spec.dtype, shape, value, spec.nullable, spec.nan, spec.pad)
+        tensor = from_json(spec.name, spec.dtype, shape, value, spec.nullable, spec.nan, spec.pad, spec.clock)
         if tensor.shape == (0,) and all(isinstance(size, int) for size in inner):
             return Tensor(tensor.dtype, (0, *inner), tensor.data)  # `[]` says nothing about what its rows would hold
         return tensor
@@ -96,7 +98,8 @@ class Bridge:
         values = memo.get(key)
         spec = self.signature.outputs[name]
         if values is None:
-            values = memo[key] = nested(result.batch.tensors[name], spec.nan)
+            valid = validity(spec, result.batch.tensors) if spec.nullable else None
+            values = memo[key] = nested(result.batch.tensors[name], spec.nan, valid, spec.clock)
         own: list[Any] = values[result.start : result.stop]
         if None in own:
             raise unprintable(result.batch.tensors[name], spec.nan, name)
@@ -107,10 +110,11 @@ class Bridge:
         if self.signature.row_wise:
             return b"[%b]" % b",".join(self.row_values(name, result))
         tensor = result.batch.tensors[name]
-        nan = self.signature.outputs[name].nan
-        value = nested(Tensor(tensor.dtype, (1, *tensor.shape), tensor.data), nan)[0]
+        spec = self.signature.outputs[name]
+        valid = validity(spec, result.batch.tensors) if spec.nullable else None
+        value = nested(Tensor(tensor.dtype, (1, *tensor.shape), tensor.data), spec.nan, valid, spec.clock)[0]
         if value is None:
-            raise unprintable(tensor, nan, name)
+            raise unprintable(tensor, spec.nan, name)
         return value
 
 
@@ -124,11 +128,11 @@ def _filler(spec: TensorSpec) -> bytes | None:
     return b"null" if spec.nullable and spec.optional else None
 
 
-def nested(tensor: Tensor, nan: Any) -> list[bytes | None]:
+def nested(tensor: Tensor, nan: Any, valid: Array | None, clock: Clock | None) -> list[bytes | None]:
     """Each row of the first axis as JSON, nested as its shape says; None for a row that JSON cannot show."""
     rows, *inner = tensor.shape
     if not inner:
-        return rows_json(tensor, nan)
+        return rows_json(tensor, nan, valid, clock)
     if rows == 0:
         return []
     lists = rows
@@ -137,7 +141,7 @@ def nested(tensor: Tensor, nan: Any) -> list[bytes | None]:
     parts: list[bytes | None] = []
     if lists:
         flat = Tensor(tensor.dtype, (lists, inner[-1]), tensor.data)
-        parts = [None if part is None else b"[%b]" % part for part in rows_json(flat, nan)]
+        parts = [None if part is None else b"[%b]" % part for part in rows_json(flat, nan, valid, clock)]
     count = lists
     for axis in range(len(inner) - 2, -1, -1):
         size = inner[axis]
@@ -190,6 +194,6 @@ class Prediction:
         seconds = self._seconds if heads.timeout_seconds == FOREVER else heads.timeout_seconds
         request = Request(
             checked.inputs, checked.rows, checked.group, received + seconds, NORMAL, ANONYMOUS.tenant,
-            heads.request_id, heads.trace, "", None, None, len(exchange.body), received,
+            heads.request_id, heads.trace, "", None, None, len(exchange.body), received, checked.ragged,
         )  # fmt: skip
         Call(exchange, self.served.endpoint.submit(request), form, None, self.bridge, how).follow()

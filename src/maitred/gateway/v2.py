@@ -13,6 +13,7 @@ from maitred.gateway.answers import OCTETS, Call
 from maitred.gateway.classes import check_classes, classes
 from maitred.http.exchange import JSON
 from maitred.messages import Outputs, Result, Tensor
+from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire import binary
 from maitred.wire.coerce import DATATYPES, rows_json, to_raw, unprintable
@@ -116,6 +117,8 @@ class Writer:
                 pieces.append(b"]},")
                 continue
             tensor = own_rows(plan, result)
+            if raw and plan.spec.masked:
+                check_whole(plan, result)
             if best is not None:
                 tensor = classes(tensor, best, plan.spec.labels, plan.row_wise)
             pieces.append(b'{"name":%s,"datatype":"%s","shape":%s,' % _description(plan, tensor))
@@ -152,12 +155,23 @@ def own_rows(plan: OutputPlan, result: Result) -> Tensor:
     return tensor.rows(result.start, result.stop) if plan.row_wise else tensor
 
 
+def check_whole(plan: OutputPlan, result: Result) -> None:
+    """Raise Malformed where elements are missing in this caller's part of an output: raw bytes cannot say so."""
+    valid = validity(plan.spec, result.batch.tensors)
+    if valid is not None and not (valid[result.start : result.stop] if plan.row_wise else valid).all():
+        raise Malformed(
+            f"output {plan.name!r} has missing elements, which binary data cannot show: ask for it as JSON "
+            "(binary_data: false)"
+        )
+
+
 def json_pieces(plan: OutputPlan, result: Result) -> tuple[bytes, ...]:
     """An output as JSON, up to the last element. Raises MaitredError where this caller's rows hold what JSON cannot."""
     tensor = result.batch.tensors[plan.name]
     if not plan.row_wise:
         flat = Tensor(tensor.dtype, (1, *tensor.shape), tensor.data)
-        data = joined(rows_json(flat, plan.spec.nan), plan, tensor)
+        valid = validity(plan.spec, result.batch.tensors) if plan.spec.nullable else None
+        data = joined(rows_json(flat, plan.spec.nan, valid), plan, tensor)
         return plan.head, orjson.dumps(tensor.shape)[1:-1], b'],"data":[', data
     start, stop = result.start, result.stop
     text = result.batch.memo.get(plan.key) or text_of(plan, result.batch)
@@ -180,6 +194,7 @@ def text_of(plan: OutputPlan, batch: Outputs) -> Text:
     """The JSON of an output of a batch of a row-wise model, kept in the batch's memo."""
     tensor = batch.tensors[plan.name]
     middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
-    text = Text(rows_json(tensor, plan.spec.nan), plan.head, middle, plan.prefix + plan.head + b"1" + middle)
+    valid = validity(plan.spec, batch.tensors) if plan.spec.nullable else None
+    text = Text(rows_json(tensor, plan.spec.nan, valid), plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text

@@ -10,9 +10,9 @@ import numpy as np
 
 from maitred.clock import monotonic
 from maitred.errors import Malformed
-from maitred.messages import FOREVER, NORMAL, Request
+from maitred.messages import FOREVER, NORMAL, Request, Tensor
 from maitred.model.predictor import Traits
-from maitred.model.signature import Signature
+from maitred.model.signature import Signature, TensorSpec, shown
 from maitred.wire.coerce import from_python
 from maitred.wire.parameters import from_mapping, mark
 from maitred.wire.tensors import sealed
@@ -41,13 +41,29 @@ def question(
         spec = signature.inputs.get(name)
         if spec is None:
             raise signature.unknown_input(name)
-        tensors[name] = from_python(name, spec.dtype, value, spec.nullable, spec.nan, spec.pad)
+        tensors[name] = tensor_given(spec, value)
     checked = signature.check(tensors)
     group = checked.group
     if chosen and group is not None and not traits.per_row_parameters:
         group = (group, mark(chosen))
     safe = {name: sealed(tensor) for name, tensor in checked.inputs.items()}
-    return Request(safe, checked.rows, group, deadline, NORMAL, parameters=chosen, outputs=wanted)
+    return Request(
+        safe, checked.rows, group, deadline, NORMAL, parameters=chosen, outputs=wanted, ragged=checked.ragged
+    )
+
+
+def tensor_given(spec: TensorSpec, value: Any) -> Tensor:
+    """The tensor of what a caller in Python gives for an input; it may lack elements, where the input is nullable.
+
+    A `Tensor` is taken as it is. Raises Malformed.
+    """
+    if isinstance(value, Tensor):
+        return value
+    inner = spec.shape[1:]
+    if hasattr(type(value), "nnz") and len(inner) == 1 and isinstance(inner[0], int) and value.shape[1:] != inner:
+        # before it is made dense, which may take far more than its few entries
+        raise Malformed(f"input {spec.name!r}: expected shape {shown(spec.shape)}, got {shown(value.shape)}")
+    return from_python(spec.name, spec.dtype, value, spec.nullable, spec.nan, spec.pad, spec.clock)
 
 
 def _by_name(inputs: Any, named: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:

@@ -6,15 +6,19 @@ import base64
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from maitred.errors import Malformed
+from maitred.model.asking import tensor_given
+from maitred.model.forms import special, whole, whole_tensor
 from maitred.model.refusals import CannotPack, Corrupt
 from maitred.model.signature import Signature, TensorSpec
-from maitred.wire.coerce import DATATYPES, FLOATS, NAN_NAMES, NUMPY_TYPES, Array, from_array, to_array
+from maitred.wire.coerce import DATATYPES, FLOATS, NAN_NAMES, NUMPY_TYPES, Array
+from maitred.wire.missing import NAT, companion
 
 MAX_BYTES: Final = 4 << 20
 """Bound on the example's file."""
@@ -31,7 +35,7 @@ class Example(NamedTuple):
     def rows(self, signature: Signature) -> int:
         """Size of the row axis; 1 for a model that is not row-wise."""
         for name, array in self.inputs.items():
-            if signature.row_wise and signature.inputs[name].shape[:1] == (signature.row_symbol,):
+            if signature.row_wise and name not in signature.shared:
                 return int(array.shape[0])
         return 1
 
@@ -71,10 +75,10 @@ def read(path: Path, signature: Signature) -> Example:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
         inputs = {tensor.name: _array(signature.inputs[tensor.name], tensor) for tensor in document.inputs}
         outputs = {tensor.name: _array(signature.outputs[tensor.name], tensor) for tensor in document.outputs}
-        checked = signature.check({name: from_array(array, name) for name, array in inputs.items()})
+        fit = signature.fit({name: tensor_given(signature.inputs[name], array) for name, array in inputs.items()})
     except (msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError, Malformed) as error:
         raise Corrupt(f"the example does not fit the signature: {error}") from error
-    return Example({name: to_array(tensor) for name, tensor in checked.inputs.items()}, outputs)
+    return Example({name: whole_tensor(signature.inputs[name], tensor) for name, tensor in fit.items()}, outputs)
 
 
 def differences(example: Example, got: Mapping[str, Any], signature: Signature) -> list[str]:
@@ -86,11 +90,11 @@ def differences(example: Example, got: Mapping[str, Any], signature: Signature) 
 def _difference(spec: TensorSpec, want: Array, got: Any) -> str:
     if got is None:
         return f"output {spec.name!r} is missing"
-    found = np.asarray(got)
+    found = np.asanyarray(got)
     if found.shape != want.shape:
         return f"output {spec.name!r} has the shape {list(found.shape)}, not {list(want.shape)}"
     if spec.dtype not in FLOATS:
-        wrong = np.flatnonzero((found != want).reshape(-1))
+        wrong = np.flatnonzero(~_same(want, found).reshape(-1))
         return _worst(spec, want, found, int(wrong[0]), f"{len(wrong)} of {want.size} differ") if len(wrong) else ""
     wide_want, wide_found = want.astype(np.float64).reshape(-1), found.astype(np.float64).reshape(-1)
     rtol, atol = spec.tolerance
@@ -100,6 +104,16 @@ def _difference(spec: TensorSpec, want: Array, got: Any) -> str:
     distance = np.where(fine, -1.0, np.nan_to_num(np.abs(wide_found - wide_want), nan=math.inf, posinf=math.inf))
     said = f"{np.count_nonzero(~fine)} of {want.size} differ by more than rtol={rtol:g}, atol={atol:g}"
     return _worst(spec, want, found, int(distance.argmax()), said)
+
+
+def _same(want: Array, found: Array) -> Array:
+    """Which elements are equal; what is missing equals only what is missing."""
+    if want.dtype.kind == "M" or found.dtype.kind == "M":
+        want, found = want.view(np.int64), found.view(np.int64)
+    missing = np.ma.getmaskarray(want), np.ma.getmaskarray(found)
+    same = np.asarray(want) == np.asarray(found)
+    equal: Array = (missing[0] == missing[1]) & (same | missing[0])
+    return equal
 
 
 def _worst(spec: TensorSpec, want: Array, found: Array, index: int, said: str) -> str:
@@ -120,16 +134,16 @@ def request_text(inputs: Mapping[str, Array], signature: Signature) -> str:
 
 def take_rows(inputs: Mapping[str, Array], signature: Signature, index: Array) -> Arrays:
     """The rows of that index, in its order; inputs and outputs without rows stay as they are."""
-    specs = {**signature.inputs, **signature.outputs}
-    symbol = signature.row_symbol if signature.row_wise else None
-    return {
-        name: array[index] if symbol is not None and specs[name].shape[:1] == (symbol,) else array
-        for name, array in inputs.items()
-    }
+    alone = signature.shared if signature.row_wise else inputs.keys()
+    return {name: array if name in alone else array[index] for name, array in inputs.items()}
 
 
 def _document(spec: TensorSpec, array: Array) -> dict[str, Any]:
+    if array.dtype.kind == "M":
+        array = array.view(np.int64)
     flat = array.reshape(-1).tolist()
+    if spec.time is not None:
+        flat = [None if item == NAT else item for item in flat]
     shape = list(array.shape)
     document: dict[str, Any] = {"name": spec.name, "datatype": DATATYPES[spec.dtype], "shape": shape, "data": flat}
     if spec.dtype == "bytes":
@@ -155,8 +169,17 @@ def _array(spec: TensorSpec, tensor: _Tensor) -> Array:
     elif spec.dtype in FLOATS:
         data = [NAN_NAMES[item] if isinstance(item, str) else float(item) for item in data]
         return np.array(data, np.float64).astype(NUMPY_TYPES[spec.dtype]).reshape(tensor.shape)
-    elif spec.dtype == "str" and not all(isinstance(item, str) for item in data):
+    there = [item is not None for item in data]
+    if spec.dtype == "str" and not all(isinstance(item, (str, NoneType)) for item in data):
         raise ValueError(f"{spec.name!r} must hold strings")
+    if not all(there) and not spec.nullable:
+        raise ValueError(f"{spec.name!r} must hold no null")
     array = np.empty(len(data), NUMPY_TYPES[spec.dtype])
-    array[:] = data
-    return array.reshape(tensor.shape)
+    array[:] = [_blank(spec) if item is None else item for item in data]
+    valid = np.array(there, bool)
+    arrays = {spec.name: array.reshape(tensor.shape), companion(spec.name): valid.reshape(tensor.shape)}
+    return whole(special((spec,)), arrays)[spec.name]
+
+
+def _blank(spec: TensorSpec) -> Any:
+    return NAT if spec.time is not None else "" if spec.dtype == "str" else 0

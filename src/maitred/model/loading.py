@@ -6,10 +6,10 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,15 +21,20 @@ from maitred.model.artifact import verify
 from maitred.model.description import Description
 from maitred.model.example import Arrays, Example
 from maitred.model.flavors import Flavor, Opening
+from maitred.model.forms import parted, whole
 from maitred.model.manifest import EXAMPLE, Limits
 from maitred.model.predictor import Context, Predictor, Traits, WrongCount, call, call_async, rows_of
+from maitred.model.ragged import cut_arrays
 from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, LoadRefused
 from maitred.model.signature import Signature
 from maitred.model.source import Resolved, Source, resolve, trust_for
 from maitred.model.trust import Trust, TrustStore, require
-from maitred.wire.coerce import to_array
+from maitred.wire.coerce import from_array, to_array
 
 _MAX_EXAMPLE_CHARACTERS = 4096
+
+MAX_WARMUPS: Final = 128
+"""Runs of a warm-up, where counts of rows times buckets would be more."""
 
 
 class Loaded(NamedTuple):
@@ -130,30 +135,66 @@ def record_trust(source: Source) -> Trust | None:
 def run(predictor: Predictor, inputs: Arrays, outputs: tuple[str, ...] | None = None) -> Arrays:
     """One call outside of any queue, its answer thrown away or compared: a model with side effects leaves them out.
 
-    An asynchronous model gets an event loop of its own, in a thread of its own where the caller's has one already.
+    Rows are filled up to their bucket, and answers cut back. An asynchronous model gets an event loop of its own, in a
+    thread of its own where the caller's has one already.
     """
+    signature = predictor.signature
+    if signature.buckets is None:
+        return run_as_is(predictor, inputs, outputs)
+    plain = parted(signature.special_inputs, inputs)
+    filled, ragged = signature.fill({name: from_array(array, name) for name, array in plain.items()})
+    answer = run_as_is(predictor, {name: to_array(tensor) for name, tensor in filled.items()}, outputs)
+    return answer if ragged is None else cut_arrays(answer, ragged)
+
+
+def run_as_is(predictor: Predictor, inputs: Arrays, outputs: tuple[str, ...] | None = None) -> Arrays:
+    """`run` without filling up. Inputs may also be in the form that travels."""
+    inputs = parted(predictor.signature.special_inputs, inputs)
     context = Context(outputs=outputs, shadow=True)
     if predictor.traits.per_row_parameters:
         context.parameters = [{} for _ in range(rows_of(predictor.signature, inputs))]
     if not predictor.traits.asynchronous:
-        return call(predictor, inputs, context)
+        return _seen(predictor, call(predictor, inputs, context))
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(call_async(predictor, inputs, context))
+        return _seen(predictor, asyncio.run(call_async(predictor, inputs, context)))
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, call_async(predictor, inputs, context)).result()
+        return _seen(predictor, thread.submit(asyncio.run, call_async(predictor, inputs, context)).result())
+
+
+def _seen(predictor: Predictor, answer: Arrays) -> Arrays:
+    return whole(predictor.signature.special_outputs, answer)
 
 
 def warmup_batches(loaded: Loaded, max_batch_rows: int) -> Iterator[Arrays]:
     """Inputs to run before a replica is ready: 1, 2, 4 ... `max_batch_rows` rows, or each size of `fixed_batch`.
 
     Real rows where an example came with the model, over and over; else rows made up from the signature. One batch for
-    a model that is not row-wise. The arrays are read-only.
+    a model that is not row-wise. Where the signature has buckets, all of these in each of them (`_shapes`). The arrays
+    are read-only.
     """
     signature = loaded.predictor.signature
-    for rows in _sizes(signature, loaded.predictor.traits, max_batch_rows):
-        yield _rows(signature, loaded.example, rows)
+    counts = _sizes(signature, loaded.predictor.traits, max_batch_rows)
+    for rows, sizes in _shapes(signature, counts):
+        yield _rows(signature, loaded.example, rows, sizes)
+
+
+def _shapes(signature: Signature, counts: list[int]) -> list[tuple[int, dict[str, int]]]:
+    """The batches to warm up with: how many rows, and the sizes of their bucket.
+
+    Every count in every combination of buckets; beyond MAX_WARMUPS runs only the least and the most rows, and beyond
+    that each bucket only beside the largest ones of other sizes.
+    """
+    buckets = signature.buckets
+    if buckets is None:
+        return [(rows, {}) for rows in counts]
+    combinations = list(buckets.combinations())
+    if len(combinations) * len(counts) > MAX_WARMUPS:
+        counts = sorted({counts[0], counts[-1]})
+    if len(combinations) * len(counts) > MAX_WARMUPS:
+        combinations = list(buckets.edges())
+    return [(rows, sizes) for sizes in combinations for rows in counts]
 
 
 def _sizes(signature: Signature, traits: Traits, max_batch_rows: int) -> list[int]:
@@ -166,11 +207,14 @@ def _sizes(signature: Signature, traits: Traits, max_batch_rows: int) -> list[in
     return [*powers, limit]
 
 
-def _rows(signature: Signature, example: Example | None, rows: int) -> Arrays:
+def _rows(signature: Signature, example: Example | None, rows: int, sizes: Mapping[str, int] | None = None) -> Arrays:
+    """So many rows: the example's, made as long as `sizes` say, or made up."""
     present = example.rows(signature) if example is not None else 0
     if example is None or present == 0:
-        return {name: to_array(tensor) for name, tensor in signature.example(rows).items()}
+        return {name: to_array(tensor) for name, tensor in signature.example(rows, sizes).items()}
     batch = examples.take_rows(example.inputs, signature, np.arange(rows) % present)
+    if sizes and signature.buckets is not None:
+        batch = signature.buckets.stretched(batch, sizes)
     for array in batch.values():
         array.flags.writeable = False
     return batch

@@ -17,22 +17,22 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from maitred.errors import Malformed
-from maitred.messages import ITEM_BYTES, DType, Tensor
+from maitred.messages import ITEM_BYTES, DType, Filled, Tensor
 from maitred.wire import coerce
 from maitred.wire.coerce import DATATYPES, DTYPES, FLOATS, NanPolicy
+from maitred.wire.missing import NAT, valid_of
+from maitred.wire.times import UNITS, Clock, TimeUnit
 
 TOLERANCES: Final[Mapping[str, tuple[float, float]]] = {
     "float16": (1e-2, 1e-3), "bfloat16": (2e-2, 1e-2), "float32": (1e-5, 1e-6), "float64": (1e-9, 1e-12),
 }  # fmt: skip
 """rtol and atol of float tensors that declare none; everything else is compared exactly."""
-
-TimeUnit = Literal["s", "ms", "us", "ns"]
 
 MAX_CATEGORIES: Final = 10_000
 
@@ -86,6 +86,16 @@ class TensorSpec:
         return DATATYPES[self.dtype]
 
     @property
+    def clock(self) -> Clock | None:
+        """How the elements count times; None where they are none."""
+        return None if self.time is None else Clock(self.time, self.zone)
+
+    @property
+    def masked(self) -> bool:
+        """Whether elements may be missing that no value of the dtype stands for: see `wire/missing.py`."""
+        return self.nullable and self.dtype not in FLOATS and self.time is None
+
+    @property
     def symbolic(self) -> bool:
         """Whether any size is open."""
         return any(isinstance(size, str) for size in self.shape)
@@ -114,7 +124,7 @@ def shown(shape: Iterable[int | str]) -> str:
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """The range of a tensor's elements, in the values that its dtype really has."""
+    """The range of a tensor's elements, in the values that its dtype really has. Missing ones are left out of it."""
 
     spec: TensorSpec
     low: Any
@@ -126,10 +136,11 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def of(spec: TensorSpec) -> Bounds | None:
-        """The bounds that a spec declares; None where it declares none."""
-        if spec.minimum is None and spec.maximum is None:
+        """The bounds that a spec declares; None where each value of its dtype is allowed (int64's least is no time)."""
+        if spec.minimum is None and spec.maximum is None and spec.time is None:
             return None
-        low = -math.inf if spec.minimum is None else _rounded(spec, spec.minimum)
+        least = -math.inf if spec.time is None else NAT + 1
+        low = least if spec.minimum is None else max(least, _rounded(spec, spec.minimum))
         high = math.inf if spec.maximum is None else _rounded(spec, spec.maximum)
         return Bounds(spec, low, high, _VIEW_CODES.get(spec.dtype), 32 * ITEM_BYTES[spec.dtype])
 
@@ -140,20 +151,29 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
             low, high, nullable = self.low, self.high, self.spec.nullable
             for value in memoryview(data).cast(self.code):  # type: ignore[call-overload]
                 if not low <= value <= high and not (nullable and value != value):
-                    break
+                    break  # what is missing is looked at more closely below
             else:
                 return
         array = coerce.to_array(tensor)
         bad = np.zeros(array.shape, bool)
         with np.errstate(invalid="ignore"):  # a signalling NaN is a value like any other
-            if self.spec.minimum is not None:
+            if self.low != -math.inf:
                 bad |= ~(array >= self.low)
-            if self.spec.maximum is not None:
+            if self.high != math.inf:
                 bad |= ~(array <= self.high)
             if self.spec.nullable:
-                bad &= array == array
+                bad &= array != NAT if self.spec.time is not None else array == array
+        if isinstance(tensor, Filled):
+            bad &= tensor.real
+        valid = valid_of(tensor)
+        if valid is not None:
+            bad &= np.frombuffer(valid, bool).reshape(bad.shape)
         if bad.any():
             place = "".join(f"[{at}]" for at in np.unravel_index(int(bad.argmax()), bad.shape))
+            if self.spec.time is not None and array.reshape(-1)[int(bad.argmax())] == NAT:
+                raise Malformed(
+                    f"input {self.spec.name!r}: the missing value{' at data' + place if place else ''} is not allowed"
+                )
             raise Malformed(
                 f"input {self.spec.name!r}: the value{' at ' + place if place else ''} is outside the range "
                 f"{self._shown()}"
@@ -371,7 +391,7 @@ def _check_time(spec: TensorSpec, where: str) -> None:
         if spec.zone is not None:
             raise BadSignature(f"{where}: zone= needs time=")
         return
-    if spec.time not in get_args(TimeUnit) or spec.dtype != "int64":
+    if spec.time not in UNITS or spec.dtype != "int64":
         raise BadSignature(f'{where}: time= must be "s", "ms", "us" or "ns", of an int64')
     if spec.zone not in (None, "UTC"):
         raise BadSignature(f'{where}: zone= must be "UTC"; times of other zones are converted to it')

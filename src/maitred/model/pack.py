@@ -14,7 +14,7 @@ from maitred.model import example as examples
 from maitred.model import versions
 from maitred.model.artifact import Staging, version_of_file, version_of_folder
 from maitred.model.description import Description
-from maitred.model.flavors import Flavor, Opening, Saved, for_file, for_folder, for_object
+from maitred.model.flavors import Flavor, Opening, Saved, for_file, for_folder, for_object, prepared
 from maitred.model.flavors.python import EXECUTING
 from maitred.model.loading import describe, opened
 from maitred.model.manifest import EXAMPLE, FILE, Limits, Manifest
@@ -49,6 +49,7 @@ def pack(
     limits: Limits | None = None,
     options: Mapping[str, Any] | None = None,
     files: Iterable[str | Path] = (),
+    libraries: Iterable[str] = (),
     reference: Any = None,
     accept_differences: bool = False,
     trust: Trust | str | None = None,
@@ -56,13 +57,14 @@ def pack(
     """Write `model` as an artifact into the folder `out`, which may hold an older artifact and nothing else.
 
     `model` is an object that a flavor claims (a scikit-learn estimator, a `maitred.Model` class, a function), or the
-    path of a file, or `file.py:Class`. `signature` is needed only where the model does not tell. `example`: real
-    inputs by name, or a data frame; the model's answers are recorded with them, and compared with `expected` where that
-    is given. `repeatable=False` keeps the inputs alone, for models that answer differently each time. `files` are
-    copied beside the model's own. `reference`: another form of the same model, as an object or a path (what it was
-    exported from); both must agree on the example within the tolerances of the signature, unless `accept_differences`,
-    and how far they do is recorded. `trust` is recorded on this machine for what was packed; a pickle cannot be packed
-    without.
+    path of a file or folder, or `file.py:Class`. `signature` is needed only where the model does not tell. `example`:
+    real inputs by name, or a data frame; the model's answers are recorded with them, and compared with `expected` where
+    that is given. `repeatable=False` keeps the inputs alone, for models that answer differently each time. `files` are
+    copied beside the model's own. `libraries`: distributions that the model's own code uses, to be recorded with their
+    versions beside those of its framework. `reference`: another form of the same model, as an object or a path (what it
+    was exported from); both must agree on the example within the tolerances of the signature, unless
+    `accept_differences`, and how far they do is recorded. `trust` is recorded on this machine for what was packed; a
+    pickle cannot be packed without.
 
     Raises `CannotPack` and other `LoadRefused` saying what to change; nothing is left behind then.
     """
@@ -88,7 +90,7 @@ def pack(
             traits=predictor.traits,
             limits=limits or Limits(),
             options={**packing.saved.options, **dict(options or {})},
-            libraries=versions.record(packing.flavor.libraries),
+            libraries=versions.record((*packing.flavor.libraries, *_installed(libraries))),
             example=kept is not None,
             made_up=kept is not None and example is None,
             compared=tuple(compared),
@@ -115,7 +117,8 @@ def _saved(
         flavor, saved = _copied(str(model), root, options, trust)
     else:
         flavor = for_object(model)
-        saved = flavor.save(model, root)
+        given = Opening(root=root, signature=signature, options=options, sample=sample)
+        saved = flavor.save(prepared(flavor, model, given), root)
     return _Packing(
         flavor,
         saved,
@@ -171,6 +174,15 @@ def _compared(predictor: Predictor, reference: Any, sample: Any, trust: Trust | 
             "in the signature), export it in another way, or accept the differences (--accept-differences)"
         )
     return [agreement.to_text() for agreement in found]
+
+
+def _installed(libraries: Iterable[str]) -> list[str]:
+    """Raises `CannotPack` naming one that is not installed here."""
+    named = list(libraries)
+    for name in named:
+        if versions.installed(name) is None:
+            raise CannotPack(f"no distribution named {name!r} is installed here, so its version cannot be recorded")
+    return named
 
 
 def _copy(files: Iterable[str | Path], root: Path) -> None:

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from maitred.errors import ModelFault
-from maitred.messages import DType
-from maitred.model.signature import Signature, TensorSpec, shown
+from maitred.model.answers import Arrays as Arrays
+from maitred.model.answers import WrongCount as WrongCount
+from maitred.model.answers import known_sizes, settled
+from maitred.model.forms import whole
+from maitred.model.signature import Signature
 from maitred.wire import tensors as wire_tensors
-from maitred.wire.coerce import FLOATS, INTEGERS, NUMPY_TYPES, Array, dtype_of, plain
-
-Arrays = dict[str, Array]
+from maitred.wire.coerce import NUMPY_TYPES, Array
 
 
 def _never() -> bool:
@@ -185,7 +186,7 @@ def takes_context(predict: Callable[..., Any]) -> bool:
 
 
 def call(predictor: Predictor, inputs: Arrays, context: Context) -> Arrays:
-    """Run a batch through a model: the same bits in every mode.
+    """Run a batch through a model: the same bits in every mode. Arrays go in and come out in the form that travels.
 
     Pads to `fixed_batch`, makes the arrays read-only (or copies), settles what comes back. Zero rows of a row-wise
     model are answered without it where the outputs' sizes are known. What `predict` raises passes through; raises
@@ -197,12 +198,12 @@ def call(predictor: Predictor, inputs: Arrays, context: Context) -> Arrays:
     if empty is not None:
         return empty
     if traits.fixed_batch is None:
-        raw = predictor.predict(_given(inputs, traits), context)
+        raw = predictor.predict(_given(inputs, signature, traits), context)
         return settle(raw, signature, rows, inputs, context.outputs)
     pieces = []
     for start, stop, size in _portions(rows, traits.fixed_batch):
         padded = wire_tensors.pad_rows(inputs, start, stop, size, signature.shared)
-        raw = predictor.predict(_given(padded, traits), _portion(context, start, stop, size))
+        raw = predictor.predict(_given(padded, signature, traits), _portion(context, start, stop, size))
         outputs = settle(raw, signature, size, padded, context.outputs)
         pieces.append({name: array[: stop - start] for name, array in outputs.items()})
     return wire_tensors.stacked(pieces)
@@ -216,12 +217,12 @@ async def call_async(predictor: Predictor, inputs: Arrays, context: Context) -> 
     if empty is not None:
         return empty
     if traits.fixed_batch is None:
-        raw = await predictor.predict(_given(inputs, traits), context)
+        raw = await predictor.predict(_given(inputs, signature, traits), context)
         return settle(raw, signature, rows, inputs, context.outputs)
     pieces = []
     for start, stop, size in _portions(rows, traits.fixed_batch):
         padded = wire_tensors.pad_rows(inputs, start, stop, size, signature.shared)
-        raw = await predictor.predict(_given(padded, traits), _portion(context, start, stop, size))
+        raw = await predictor.predict(_given(padded, signature, traits), _portion(context, start, stop, size))
         outputs = settle(raw, signature, size, padded, context.outputs)
         pieces.append({name: array[: stop - start] for name, array in outputs.items()})
     return wire_tensors.stacked(pieces)
@@ -237,8 +238,10 @@ def rows_of(signature: Signature, inputs: Mapping[str, Array]) -> int:
     raise ModelFault("the batch has no input with rows")
 
 
-def _given(inputs: Arrays, traits: Traits) -> Arrays:
-    """The arrays as the model gets them: read-only, or its own copies."""
+def _given(inputs: Arrays, signature: Signature, traits: Traits) -> Arrays:
+    """The arrays as the model gets them: read-only, or its own copies; with what is missing, and times as such."""
+    if signature.special_inputs:
+        inputs = whole(signature.special_inputs, inputs)
     if traits.mutates_inputs:
         return {name: array.copy() for name, array in inputs.items()}
     given = inputs
@@ -276,37 +279,17 @@ def _empty(signature: Signature, inputs: Mapping[str, Array], wanted: Sequence[s
     """The outputs for zero rows; None where a size in them is not known without the model."""
     if not signature.row_wise:
         return None
-    sizes = _known_sizes(signature, inputs)
+    sizes = known_sizes(signature, inputs)
     outputs: Arrays = {}
-    for name in wanted if wanted is not None else signature.outputs:
-        spec = signature.outputs[name]
+    for name in signature.carried(wanted):
+        spec = signature.answers[name]
         if any(isinstance(size, str) and size not in sizes for size in spec.shape):
             return None
         outputs[name] = np.empty(spec.sized(sizes), NUMPY_TYPES[spec.dtype])
     return outputs
 
 
-def _known_sizes(signature: Signature, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """What each symbol of the inputs is in this batch."""
-    return {
-        symbol: size
-        for name, array in inputs.items()
-        for symbol, size in zip(signature.inputs[name].shape, array.shape, strict=True)
-        if isinstance(symbol, str)
-    }
-
-
-# --- what a model returned --------------------------------------------------------------------------------------
-
-
-class WrongCount(ModelFault):
-    """The model returned another number of rows than it was given."""
-
-    def __init__(self, expected: int, got: int, output: str = "") -> None:
-        where = f"output {output!r}: " if output else ""
-        super().__init__(f"{where}the model was given {expected} rows and returned {got}")
-        self.expected = expected
-        self.got = got
+# --- what a model returned --------------------------------------------------------------------------------------------
 
 
 def settle(
@@ -318,24 +301,17 @@ def settle(
 ) -> Arrays:
     """The wanted outputs (all where None, in the signature's order) as contiguous arrays of the declared dtypes.
 
-    `raw` may be a mapping or a table of outputs, a list of one dict per row, or, for a model with one output, that
-    output alone: array, list, scalar, Series. Arrays that share memory with an input are copied. Raises WrongCount
-    where the row count differs, ModelFault naming the output (or the type) for everything else.
+    Those whose elements may be missing come as they travel, as times do: see `forms.py`. `raw` may be a mapping or a
+    table of outputs, a list of one dict per row, or, for a model with one output, that output alone: array, list,
+    scalar, Series, sparse matrix. Arrays that share memory with an input are copied. Raises WrongCount where the row
+    count differs, ModelFault naming the output (or the type) for everything else.
     """
     names = signature.output_names if wanted is None else tuple(wanted)
-    plain_outputs = _as_declared(raw, signature, names, rows, inputs)
-    if plain_outputs is not None:
-        return plain_outputs
-    values = _by_name(raw, signature, names, rows)
-    sizes = _known_sizes(signature, inputs)
-    outputs: Arrays = {}
-    for name in names:
-        array = _typed(signature.outputs[name], values[name])
-        _check_shape(signature, signature.outputs[name], array.shape, rows, sizes)
-        if any(np.may_share_memory(array, other) for other in inputs.values()):
-            array = array.copy()
-        outputs[name] = array
-    return outputs
+    if not signature.special_outputs:
+        plain_outputs = _as_declared(raw, signature, names, rows, inputs)
+        if plain_outputs is not None:
+            return plain_outputs
+    return settled(raw, signature, rows, inputs, names)
 
 
 def _as_declared(
@@ -359,181 +335,3 @@ def _as_declared(
                 return None
         outputs[name] = array
     return outputs
-
-
-def _by_name(raw: Any, signature: Signature, names: tuple[str, ...], rows: int) -> Mapping[str, Any]:
-    """The model's values by output name."""
-    if isinstance(raw, Mapping):
-        found: Mapping[str, Any] = raw
-    elif hasattr(raw, "columns") and hasattr(raw, "__getitem__"):
-        found = _from_table(raw, signature)
-    elif isinstance(raw, list) and (raw or len(signature.outputs) > 1) and all(isinstance(r, Mapping) for r in raw):
-        found = _from_records(raw, names, signature, rows)
-    elif len(signature.outputs) == 1 and not _is_odd(raw):
-        found = {next(iter(signature.outputs)): raw}
-    else:
-        raise ModelFault(
-            f"the model returned {_type_name(raw)}; expected a dict with {', '.join(map(repr, signature.outputs))}"
-        )
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise ModelFault(
-            f"the model did not return output {missing[0]!r}; it returned "
-            + (", ".join(sorted(repr(str(name))[:80] for name in found)[:20]) or "nothing")
-        )
-    return found
-
-
-def _is_odd(raw: Any) -> bool:
-    """Whether a value is certainly no tensor: None, a generator, a coroutine, a string of no array."""
-    return raw is None or inspect.isawaitable(raw) or inspect.isgenerator(raw) or inspect.isasyncgen(raw)
-
-
-def _type_name(raw: Any) -> str:
-    return "None" if raw is None else f"a value of type {type(raw).__name__}"
-
-
-def _from_table(raw: Any, signature: Signature) -> Mapping[str, Any]:
-    """A data frame (pandas, polars) or an Arrow table: one output per column, or all columns as the one output."""
-    labels = list(getattr(raw, "column_names", raw.columns))
-    named = {name: raw[name] for name in signature.outputs if name in labels}
-    if named or len(signature.outputs) != 1 or not hasattr(raw, "to_numpy"):
-        return named
-    spec = next(iter(signature.outputs.values()))
-    values = raw.to_numpy()
-    return {spec.name: values[:, 0] if len(spec.shape) == 1 and len(labels) == 1 else values}
-
-
-def _from_records(
-    raw: list[Mapping[str, Any]], names: tuple[str, ...], signature: Signature, rows: int
-) -> dict[str, list[Any]]:
-    if signature.row_wise and len(raw) != rows:
-        raise WrongCount(rows, len(raw))
-    for index, record in enumerate(raw):
-        for name in names:
-            if name not in record:
-                raise ModelFault(f"the model did not return output {name!r} for row {index}")
-    return {name: [record[name] for record in raw] for name in names}
-
-
-def _check_shape(
-    signature: Signature, spec: TensorSpec, shape: tuple[int, ...], rows: int, sizes: dict[str, int]
-) -> None:
-    if signature.row_wise and shape and shape[0] != rows:
-        raise WrongCount(rows, shape[0], spec.name)
-    fits = len(shape) == len(spec.shape)
-    if fits:
-        for size, wanted in zip(shape, spec.shape, strict=True):
-            fits &= size == (sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted)
-    if not fits:
-        known = {size: sizes[size] for size in spec.shape if isinstance(size, str) and size in sizes}
-        where = "".join(f", {symbol} = {size}" for symbol, size in known.items())
-        raise ModelFault(
-            f"output {spec.name!r}: expected shape {shown(spec.shape)}{where}; the model returned {shown(shape)}"
-        )
-
-
-def _typed(spec: TensorSpec, value: Any) -> Array:
-    """A value as a contiguous array of the declared dtype; floats may change width, integers only where they fit."""
-    array = _as_array(spec, value)
-    if spec.dtype in ("str", "bytes"):
-        return _texts(spec, array)
-    if array.dtype.kind == "O":
-        array = _from_objects(spec, array)
-    got = dtype_of(array)
-    if got == spec.dtype:
-        return plain(array)
-    if got is None or not _castable(got, spec.dtype):
-        raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {got or array.dtype}")
-    wanted = NUMPY_TYPES[spec.dtype]
-    if spec.dtype in INTEGERS and got != "bool" and array.size:
-        limits = np.iinfo(wanted)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise ModelFault(f"output {spec.name!r}: the model returned {got} values that do not fit {spec.dtype}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(wanted, order="C")
-
-
-def _as_array(spec: TensorSpec, value: Any) -> Array:
-    if _is_odd(value):
-        raise ModelFault(f"output {spec.name!r}: the model returned {_type_name(value)}")
-    if isinstance(value, np.ndarray):
-        return np.asarray(value)
-    try:
-        if hasattr(value, "to_numpy"):
-            return np.asarray(value.to_numpy())
-        if isinstance(value, (list, tuple)) and spec.dtype in ("str", "bytes"):
-            return _object_array(value)
-        array = np.asarray(value)
-        if array.dtype.kind == "f" and spec.dtype in INTEGERS:
-            array = np.asarray(value, object)  # numpy makes floats of integers that need 64 bits and a sign
-        return array
-    except Exception as error:  # a foreign object's own conversion may raise anything
-        raise ModelFault(
-            f"output {spec.name!r}: a value of type {type(value).__name__} could not be made an array "
-            f"({type(error).__name__})"
-        ) from error
-
-
-def _object_array(value: Sequence[Any]) -> Array:
-    """Lists of texts as an array of objects: numpy's own would cut trailing NULs from bytes."""
-    depth = 0
-    first: Any = value
-    dims = []
-    while isinstance(first, (list, tuple)):
-        dims.append(len(first))
-        depth += 1
-        first = first[0] if first else None
-    flat: list[Any] = list(value)
-    for _ in range(depth - 1):
-        flat = [element for part in flat for element in part]
-    array: Array = np.empty(len(flat), object)
-    array[:] = flat
-    return array.reshape(dims)
-
-
-def _castable(got: DType, wanted: DType) -> bool:
-    """Whether a model's output of one dtype may stand for another: never float to integer, never anything to bool."""
-    if wanted in FLOATS:
-        return got in FLOATS or got in INTEGERS
-    return wanted in INTEGERS and (got in INTEGERS or got == "bool")
-
-
-def _from_objects(spec: TensorSpec, array: Array) -> Array:
-    """An array of Python's own values, or of numpy's scalars, as a typed one."""
-    elements = array.tolist()
-    try:
-        typed = np.array(elements)
-        if typed.dtype.kind in "fO" and spec.dtype in INTEGERS:
-            kinds = {type(element) for element in array.reshape(-1).tolist()}
-            typed = np.array(elements, NUMPY_TYPES[spec.dtype]) if kinds == {int} else typed
-    except OverflowError:
-        raise ModelFault(f"output {spec.name!r}: the model returned values that do not fit {spec.dtype}") from None
-    except ValueError:
-        raise ModelFault(f"output {spec.name!r}: the model returned ragged lists") from None
-    if typed.dtype.kind == "O":
-        kinds_seen = sorted({type(element).__name__ for element in array.reshape(-1).tolist()})
-        raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {', '.join(kinds_seen[:5])}")
-    return typed
-
-
-def _texts(spec: TensorSpec, array: Array) -> Array:
-    """An array of `str` or `bytes` objects."""
-    flat = array.reshape(-1).tolist()
-    wanted: type = str if spec.dtype == "str" else bytes
-    for index, element in enumerate(flat):
-        if type(element) is not wanted:
-            flat[index] = _text(spec, element)
-    texts: Array = np.empty(len(flat), object)
-    texts[:] = flat
-    return texts.reshape(array.shape)
-
-
-def _text(spec: TensorSpec, element: Any) -> Any:
-    if spec.dtype == "str" and isinstance(element, str):
-        return str(element)
-    if spec.dtype == "bytes" and isinstance(element, (bytes, bytearray, memoryview)):
-        return bytes(element)
-    if spec.dtype == "bytes" and isinstance(element, str):
-        return element.encode()
-    raise ModelFault(f"output {spec.name!r}: expected {spec.dtype}, the model returned {type(element).__name__}")

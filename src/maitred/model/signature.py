@@ -14,15 +14,18 @@ from typing import Any, Final
 import msgspec
 
 from maitred.errors import Malformed
-from maitred.messages import ITEM_BYTES, Tensor
+from maitred.messages import ITEM_BYTES, Filled, Ragged, Tensor
+from maitred.model.forms import fitted, special, travelling
 from maitred.model.notation import TOLERANCES as TOLERANCES
 from maitred.model.notation import BadSignature as BadSignature
 from maitred.model.notation import Bounds, checked_spec, parse
 from maitred.model.notation import TensorSpec as TensorSpec
 from maitred.model.notation import shown as shown
+from maitred.model.ragged import Buckets, check_extents, default_of, extents
 from maitred.spelling import did_you_mean
 from maitred.wire import coerce
 from maitred.wire.coerce import DATATYPES, FLOATS
+from maitred.wire.missing import companion, parts
 
 SAME_GROUP: Final[tuple[()]] = ()
 """The group of every payload whose rows have the one shape that the signature gives, and all inputs."""
@@ -40,6 +43,8 @@ class Checked(msgspec.Struct, gc=False):
     """Size of the row axis; 1 where the model is not row-wise."""
     group: Hashable
     """Payloads with equal groups may be joined into one batch; None: never."""
+    ragged: Ragged | None = None
+    """How rows were filled up; None where the signature has no buckets."""
 
 
 class Signature:
@@ -56,14 +61,23 @@ class Signature:
         """The symbol of the row axis; None where the inputs have none."""
         self.row_wise = self.row_symbol is not None and _aligned(self.row_symbol, specs, self.outputs.values())
         """Whether requests may be merged, split and padded by rows."""
-        self.shared = frozenset(spec.name for spec in specs if self.row_wise and self.row_symbol not in spec.shape)
+        self.special_inputs, self.special_outputs = special(specs), special(self.outputs.values())
+        """What models and callers in Python see in another form than it travels in: see `forms.py`."""
+        self.answers = travelling(self.outputs)
+        """The outputs as they travel: with a tensor more for each whose elements may be missing."""
+        whole = tuple(travelling(self.inputs).values())
+        self.shared = frozenset(spec.name for spec in whole if self.row_wise and self.row_symbol not in spec.shape)
         """Inputs of a row-wise model that have no rows: all requests of a batch have the same value of each."""
         self.output_names = tuple(self.outputs)
-        self.row_shapes = {name: self._row_shape(spec) for name, spec in self.outputs.items()}
+        self.row_shapes = {name: self._row_shape(spec) for name, spec in self.answers.items()}
         """Per output, the shape of one row; None where it is not fixed."""
         self._expected = tuple((spec.name, spec.dtype, spec.shape[1:]) for spec in specs)
         self._bounds = {spec.name: bounds for spec in specs if (bounds := Bounds.of(spec)) is not None}
-        self._simple = self.row_wise and not self.shared and all(_one_row_shape(spec) for spec in specs)
+        self._masked = tuple(spec.name for spec in specs if spec.masked)
+        one_shape = all(_one_row_shape(spec) for spec in specs)
+        self._simple = self.row_wise and one_shape and not self.shared and not self._masked
+        self.buckets = Buckets.of(specs, whole, tuple(self.answers.values()), self.row_symbol, self.row_wise)
+        """The sizes to which rows are filled up; None where no input has buckets."""
 
     def _row_shape(self, spec: TensorSpec) -> tuple[int, ...] | None:
         rest = tuple(size for size in spec.shape[1:] if isinstance(size, int))
@@ -114,6 +128,13 @@ class Signature:
                 raise Malformed(f"output {name!r} is asked for twice")
         return wanted
 
+    def carried(self, outputs: Iterable[str] | None) -> tuple[str, ...]:
+        """The tensors as which these outputs (None: all) travel."""
+        if outputs is None or not self.special_outputs:
+            return tuple(self.answers if outputs is None else outputs)
+        both = (part for name in outputs for part in (name, companion(name)))
+        return tuple(name for name in both if name in self.answers)
+
     def unknown_input(self, name: object) -> Malformed:
         """The refusal of an input that this model does not have: names it, those it has, and the one closest to it."""
         takes = _listed(self.inputs) + did_you_mean(name, self.inputs)
@@ -123,18 +144,44 @@ class Signature:
         """The range that input `name` declares; None where it declares none."""
         return self._bounds.get(name)
 
+    def fit(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of `check`, as long as they came: nothing is filled up to a bucket. Raises Malformed."""
+        return _bound(self, tensors)[0]
+
+    def fill(
+        self, inputs: Mapping[str, Tensor], to: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Tensor], Ragged | None]:
+        """What `fit` gave, filled up as `check` does it, or to these sizes."""
+        if self.buckets is None:
+            return dict(inputs), None
+        return self.buckets.fill(inputs, self.sizes_of({name: inputs[name].shape for name in inputs}), to)
+
+    def sizes_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """What each symbol is in inputs of these shapes, which fit."""
+        return {
+            symbol: size
+            for name, shape in shapes.items()
+            if name in self.inputs
+            for symbol, size in zip(self.inputs[name].shape, shape, strict=True)
+            if isinstance(symbol, str)
+        }
+
     # --- made-up values and sizes -------------------------------------------------------------------------------
 
-    def example(self, rows: int) -> dict[str, Tensor]:
-        """Made-up inputs that `check` accepts: the default, or the allowed value nearest to zero; open sizes are 1."""
-        sizes = {size: 1 for spec in self.inputs.values() for size in spec.shape if isinstance(size, str)}
+    def example(self, rows: int, sizes: Mapping[str, int] | None = None) -> dict[str, Tensor]:
+        """Made-up inputs that `check` accepts: the default, or the allowed value nearest to zero.
+
+        Open sizes are 1 where `sizes` does not say otherwise.
+        """
+        all_sizes = {size: 1 for spec in self.inputs.values() for size in spec.shape if isinstance(size, str)}
+        all_sizes.update(sizes or {})
         if self.row_symbol is not None:
-            sizes[self.row_symbol] = rows
-        return {name: _filled(spec, sizes) for name, spec in self.inputs.items()}
+            all_sizes[self.row_symbol] = rows
+        return {name: _filled(spec, all_sizes) for name, spec in self.inputs.items()}
 
     def row_bytes(self, output: str) -> int | None:
         """Bytes that one row of an output takes; None where that is not known before it is there."""
-        item, shape = ITEM_BYTES.get(self.outputs[output].dtype), self.row_shapes[output]
+        item, shape = ITEM_BYTES.get(self.answers[output].dtype), self.row_shapes[output]
         return None if item is None or shape is None else item * math.prod(shape)
 
     # --- text ---------------------------------------------------------------------------------------------------
@@ -167,8 +214,23 @@ class Signature:
 
 
 def _check(signature: Signature, tensors: dict[str, Tensor]) -> Checked:
-    """As `Signature.check`, for every payload: says what is wrong, fills in defaults, builds the group."""
+    """As `Signature.check`, for every payload: fills in defaults, fills up rows, builds the group."""
+    inputs, sizes = _bound(signature, tensors)
+    if signature._masked:
+        inputs = _parted(signature, inputs)
+    ragged = None
+    if signature.buckets is not None:
+        inputs, ragged = signature.buckets.fill(inputs, sizes)
+        sizes = signature.buckets.raised(sizes)
+    if not signature.row_wise or signature.row_symbol is None:
+        return Checked(inputs, 1, None, ragged)
+    return Checked(inputs, sizes[signature.row_symbol], _group(signature, inputs, sizes), ragged)
+
+
+def _bound(signature: Signature, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """A payload with its defaults filled in, and the size of each symbol; Malformed says what is wrong with it."""
     specs = signature.inputs
+    buckets = signature.buckets
     for name in tensors:
         if name not in specs:
             raise signature.unknown_input(name)
@@ -181,20 +243,30 @@ def _check(signature: Signature, tensors: dict[str, Tensor]) -> Checked:
                 raise Malformed(f"input {name!r} is missing: this model takes {_listed(specs)}")
             continue
         inputs[name] = _typed(spec, tensor)
-        _bind(spec, tensor.shape, sizes, inputs, specs)
+        _bind(spec, inputs[name].shape, sizes, inputs, specs)
+        if buckets is not None:
+            buckets.check(name, spec, inputs[name].shape)
         bounds = signature.bounds(name)
         if bounds is not None:
             bounds.check(inputs[name])
     inputs = _with_defaults(signature, inputs, sizes)
-    if not signature.row_wise or signature.row_symbol is None:
-        return Checked(inputs, 1, None)
-    if signature.row_symbol not in sizes:
+    if signature.row_wise and signature.row_symbol not in sizes:
         raise Malformed(f"at least one input with rows is needed, of {_listed(specs)}")
-    return Checked(inputs, sizes[signature.row_symbol], _group(signature, inputs, sizes))
+    return inputs, sizes
+
+
+def _parted(signature: Signature, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs as they travel: each whose elements may be missing as two, whether or not some are."""
+    plain: dict[str, Tensor] = {}
+    for name, tensor in inputs.items():
+        plain.update(parts(name, tensor) if name in signature._masked else {name: tensor})
+    return plain
 
 
 def _typed(spec: TensorSpec, tensor: Tensor) -> Tensor:
     """The tensor in the declared dtype; only BYTES, which stands for two, is ever converted."""
+    if len(tensor.shape) != len(spec.shape):
+        tensor = fitted(spec, tensor)
     if tensor.dtype == spec.dtype:
         return tensor
     if DATATYPES[tensor.dtype] != spec.datatype:
@@ -230,6 +302,7 @@ def _bind(
 def _with_defaults(signature: Signature, inputs: dict[str, Tensor], sizes: dict[str, int]) -> dict[str, Tensor]:
     """All inputs in the signature's order, those left out filled in where they have a default."""
     filled: dict[str, Tensor] = {}
+    lengths = _lengths(signature, inputs) if Filled in map(type, inputs.values()) else None
     for name, spec in signature.inputs.items():
         if name in inputs:
             filled[name] = inputs[name]
@@ -240,8 +313,22 @@ def _with_defaults(signature: Signature, inputs: dict[str, Tensor], sizes: dict[
                     f"input {name!r} is missing, and no other input tells its size {unknown[0]}: this model takes "
                     f"{_listed(signature.inputs)}"
                 )
-            filled[name] = _filled(spec, sizes)
+            between = None if lengths is None else default_of(spec, sizes, lengths)
+            filled[name] = _filled(spec, sizes) if between is None else between
     return filled
+
+
+def _lengths(signature: Signature, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Per size inside a row, how long each row was where they differ; Malformed where two inputs disagree."""
+    lengths: dict[str, Any] = {}
+    first = ""
+    for name, tensor in inputs.items():
+        spec = signature.inputs[name]
+        if isinstance(tensor, Filled) and spec.shape[0] == signature.row_symbol:
+            own = extents(spec, tensor)
+            check_extents(spec, own, lengths, first)
+            lengths, first = own | lengths, first or name
+    return lengths
 
 
 def _group(signature: Signature, inputs: dict[str, Tensor], sizes: dict[str, int]) -> Hashable:

@@ -9,6 +9,7 @@ import numpy as np
 
 from maitred.errors import Malformed
 from maitred.model.signature import Signature, TensorSpec
+from maitred.wire import arrow
 from maitred.wire.coerce import NUMPY_TYPES, Array
 
 T = TypeVar("T")
@@ -41,27 +42,33 @@ def _column_names(table: Any) -> list[Any]:
     raise Malformed(f"a table is a pandas DataFrame or an Arrow table, not {type(table).__name__}")
 
 
-def table_like(table: T, answer: Mapping[str, Array]) -> T:
+def table_like(table: T, answer: Mapping[str, Array], signature: Signature) -> T:
+    """The answer as a table of the same kind; what is missing is so in the libraries' own way."""
     made: Any
+    specs = signature.outputs
     if hasattr(table, "column_names"):
-        made = type(table).from_pydict({name: _arrow(array) for name, array in answer.items()})  # type: ignore[attr-defined]
+        columns = {name: arrow.made(array, specs[name].dtype, specs[name].zone) for name, array in answer.items()}
+        made = type(table).from_pydict(columns)  # type: ignore[attr-defined]
         return made  # type: ignore[no-any-return]
     import pandas
 
-    columns = {name: array if array.ndim == 1 else list(array) for name, array in answer.items()}
-    made = pandas.DataFrame(columns, index=table.index)  # type: ignore[attr-defined]
+    made = pandas.DataFrame(
+        {name: _pandas(array, specs[name]) for name, array in answer.items()},
+        index=table.index,  # type: ignore[attr-defined]
+    )
     return made  # type: ignore[no-any-return]
 
 
-def _arrow(array: Array) -> Any:
-    """An Arrow array of the same type; axes after the first become lists."""
-    import pyarrow
+def _pandas(array: Array, spec: TensorSpec) -> Any:
+    """What becomes a column of a data frame: of a nullable type where elements may be missing."""
+    import pandas
 
-    if array.dtype.kind == "O":
-        kind = pyarrow.binary() if any(isinstance(item, bytes) for item in array.ravel()) else pyarrow.string()
-    else:
-        array = array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # Arrow has no bfloat16
-        kind = pyarrow.from_numpy_dtype(array.dtype)
-    for _ in range(array.ndim - 1):
-        kind = pyarrow.list_(kind)
-    return pyarrow.array(array.tolist(), kind)
+    if array.ndim > 1:
+        return [row.tolist() for row in array] if spec.masked else list(array)
+    if spec.masked and spec.dtype == "str":
+        return pandas.array(array, dtype="string")
+    if spec.masked:
+        kind = pandas.arrays.BooleanArray if spec.dtype == "bool" else pandas.arrays.IntegerArray
+        masked: Any = array
+        return kind(masked.data, np.ma.getmaskarray(array))
+    return pandas.array(array).tz_localize(spec.zone) if spec.zone is not None else array

@@ -9,12 +9,15 @@ import numpy as np
 
 from maitred.errors import Malformed
 from maitred.model import example as examples
+from maitred.model.asking import tensor_given
 from maitred.model.example import Arrays, Example
+from maitred.model.forms import whole, whole_tensor
 from maitred.model.loading import run
 from maitred.model.predictor import Predictor
+from maitred.model.ragged_trial import check_fill
 from maitred.model.refusals import CannotPack, LoadRefused
 from maitred.model.signature import Signature
-from maitred.wire.coerce import from_python, to_array
+from maitred.wire.coerce import to_array
 
 
 def tried(predictor: Predictor, given: Any, expected: Mapping[str, Any] | None, repeatable: bool) -> Example | None:
@@ -25,7 +28,7 @@ def tried(predictor: Predictor, given: Any, expected: Mapping[str, Any] | None, 
     outputs = answers(predictor, inputs)
     found = Example(inputs, outputs)
     if expected is not None:
-        wanted = Example(inputs, {name: np.asarray(value) for name, value in expected.items()})
+        wanted = Example(inputs, {name: np.asanyarray(value) for name, value in expected.items()})
         _refuse("the model does not give the expected answers", wanted, outputs, predictor.signature)
     if not repeatable:
         return Example(inputs, {})
@@ -33,12 +36,15 @@ def tried(predictor: Predictor, given: Any, expected: Mapping[str, Any] | None, 
     said = "the model answers the same example differently each time (pack it with repeatable=False)"
     _refuse(said, found, again, predictor.signature)
     _check_rows(predictor, found)
+    check_fill(predictor, found)
     return found
 
 
 def _made_up(predictor: Predictor, repeatable: bool) -> Example | None:
     """One row made up from the signature, as a check for every later load; None if the model cannot answer it."""
-    made = {name: to_array(tensor) for name, tensor in predictor.signature.example(1).items()}
+    signature = predictor.signature
+    travelling = {name: to_array(tensor) for name, tensor in signature.example(1).items()}
+    made = whole(signature.special_inputs, travelling)
     try:
         outputs = answers(predictor, made)
         example = Example(made, outputs if repeatable else {})
@@ -58,11 +64,11 @@ def inputs_of(signature: Signature, given: Any) -> Arrays:
             if name not in signature.inputs:
                 raise signature.unknown_input(name)
             spec = signature.inputs[name]
-            tensors[name] = from_python(name, spec.dtype, _plain(value), nullable=spec.nullable)
-        checked = signature.check(tensors)
+            tensors[name] = tensor_given(spec, value)
+        fit = signature.fit(tensors)
     except Malformed as error:
         raise CannotPack(f"the example does not fit the signature: {error.message}") from error
-    return {name: to_array(tensor) for name, tensor in checked.inputs.items()}
+    return {name: whole_tensor(signature.inputs[name], tensor) for name, tensor in fit.items()}
 
 
 def _by_name(signature: Signature, given: Any) -> Mapping[str, Any]:
@@ -73,11 +79,6 @@ def _by_name(signature: Signature, given: Any) -> Mapping[str, Any]:
     if len(signature.inputs) == 1:
         return {next(iter(signature.inputs)): given}
     raise CannotPack(f"give the example as a mapping or data frame of {', '.join(signature.inputs)}")
-
-
-def _plain(value: Any) -> Any:
-    """Data frames as matrices; everything else is for the one coercion table."""
-    return value.to_numpy() if hasattr(value, "columns") else value
 
 
 def answers(predictor: Predictor, inputs: Arrays) -> Arrays:

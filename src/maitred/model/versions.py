@@ -6,22 +6,30 @@ import importlib.metadata
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from maitred.model.refusals import WrongVersions
 
 Policy = Literal["refuse", "warn", "ignore"]
 """`refuse`: another major version is refused, another minor one warned of; `warn`: both are warned of; `ignore`."""
 
+_OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "xgboost": ("xgboost-cpu",),
+    "onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-rocm", "onnxruntime-directml"),
+}
+"""Distributions that bring the same module, built for other devices: a model saved with one loads with another."""
+
 
 def installed(name: str) -> str | None:
-    """The installed version of a distribution (or of `python`), None where it is missing."""
+    """The installed version of a library (or of `python`), by whichever distribution; None where it is missing."""
     if name == "python":
         return platform.python_version()
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    for distribution in (name, *_OTHER_NAMES.get(name, ())):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def record(libraries: Iterable[str]) -> dict[str, str]:

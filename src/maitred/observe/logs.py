@@ -59,7 +59,7 @@ class EventLog:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, BatchEnded):
-            if event.outcome != "ok":
+            if event.outcome not in ("ok", "malformed"):  # whose mistake it was, was told of it
                 self._trouble(event, "batch failed", event.outcome)
         elif isinstance(event, RequestEnded):
             if event.code in NOT_THE_CALLERS:

@@ -44,7 +44,7 @@ SHORT: Final = (SHORT_BOUNDS, bucket_labels(SHORT_BOUNDS))
 ROWS: Final = (ROW_BOUNDS, bucket_labels(ROW_BOUNDS))
 
 OUTCOMES: Final = frozenset({"ok", *(error.code for error in TABLE)})
-BATCH_OUTCOMES: Final = frozenset({"ok", "raised", "wrong_count", "out_of_memory", "lost"})
+BATCH_OUTCOMES: Final = frozenset({"ok", "raised", "malformed", "wrong_count", "out_of_memory", "lost"})
 REPLICA_STATES: Final = frozenset(
     {"new", "loading", "warming", "ready", "draining", "stopped", "failed", "lost", "hung"}
 )  # fmt: skip
@@ -125,11 +125,22 @@ class Histogram:
         return histogram_samples(pairs, self.buckets, list(self.counts), self.total)
 
 
+class _Filled:
+    """What was filled up to one bucket's sizes."""
+
+    __slots__ = ("requests", "real", "pad")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.real = 0
+        self.pad = 0
+
+
 class _Version:
     """Everything that is counted for one version of a model."""
 
     __slots__ = ("labels", "requests", "batches", "replica_changes", "rows", "queue", "batch", "model", "decode",
-                 "encode", "answered", "failed", "batch_rows", "arrivals")  # fmt: skip
+                 "encode", "answered", "failed", "batch_rows", "arrivals", "buckets")  # fmt: skip
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -146,6 +157,17 @@ class _Version:
         self.failed = Histogram(*LONG)
         self.batch_rows = Histogram(*ROWS)
         self.arrivals = Arrivals()
+        self.buckets: dict[str, _Filled] = {}
+        """By the sizes of a bucket, of which a signature has only so many."""
+
+    def fill(self, event: BatchEnded) -> None:
+        """Count what a batch of rows of different lengths was filled up with."""
+        filled = self.buckets.get(event.bucket)
+        if filled is None:
+            filled = self.buckets[event.bucket] = _Filled()
+        filled.requests += event.requests
+        filled.real += event.real
+        filled.pad += event.elements - event.real
 
 
 class Arrivals:
@@ -207,6 +229,8 @@ class Metrics:
         version.model.observe(event.model_seconds)
         version.encode.observe(event.encode_seconds)
         received, submitted = event.received_at, event.submitted_at
+        if event.bucket:
+            version.fill(event)
         if 0.0 in received:
             received = [moment or other for moment, other in zip(received, submitted, strict=True)]
         version.decode.observe_all(list(map(sub, submitted, received)))
@@ -242,6 +266,7 @@ class Metrics:
         versions = list(self._versions.values())
         return [
             *_counters(versions),
+            *_bucket_counters(versions),
             *_histograms(versions),
             *_pool_gauges(snapshots),
             _http_errors(self._http_errors),
@@ -304,6 +329,23 @@ def _counters(versions: Sequence[_Version]) -> list[Family]:
                plain(lambda version: version.arrivals.total)),
         Family("maitred_replica_changes", "counter", "Changes of replicas, by the state that was reached.",
                by("state", lambda version: version.replica_changes)),
+    ]  # fmt: skip
+
+
+def _bucket_counters(versions: Sequence[_Version]) -> list[Family]:
+    """What rows of different lengths cost: the waste of a bucket is its `pad` elements divided by all of them."""
+    requests: list[Sample] = []
+    elements: list[Sample] = []
+    for version in versions:
+        for bucket, filled in list(version.buckets.items()):
+            pairs = labels(("bucket", bucket), after=version.labels)
+            requests.append(Sample("_total", pairs, filled.requests))
+            for kind, count in (("real", filled.real), ("pad", filled.pad)):
+                elements.append(Sample("_total", labels(("kind", kind), after=pairs), count))
+    return [
+        Family("maitred_bucket_requests", "counter", "Requests in batches that were answered, by bucket.", requests),
+        Family("maitred_bucket_elements", "counter", "Elements of their inputs: real ones, and what filled up rows.",
+               elements),
     ]  # fmt: skip
 
 

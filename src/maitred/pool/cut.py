@@ -23,7 +23,10 @@ def cut(request: Request, max_rows: int, shared: Collection[str]) -> list[Reques
             name: tensor if name in shared else tensor.rows(start, stop) for name, tensor in request.inputs.items()
         }
         size = request.size_bytes * (stop - start) // request.rows
-        parts.append(msgspec.structs.replace(request, inputs=inputs, rows=stop - start, size_bytes=size))
+        part = msgspec.structs.replace(request, inputs=inputs, rows=stop - start, size_bytes=size)
+        if request.ragged is not None:
+            part.ragged = request.ragged.part(start, stop, request.rows)
+        parts.append(part)
     return parts
 
 

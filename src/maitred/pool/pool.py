@@ -19,6 +19,7 @@ from maitred.errors import Draining, MaitredError
 from maitred.events import BatchEnded, Listener, ReplicaChanged, RequestEnded
 from maitred.messages import Outputs, Request, Result
 from maitred.model.description import Description
+from maitred.model.ragged import cut_back
 from maitred.model.signature import Signature
 from maitred.pool.cut import Cut, Part, cut
 from maitred.pool.settings import SupervisorSettings
@@ -313,6 +314,7 @@ class Pool:
         started = batch.started_at
         outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
         tickets = batch.tickets
+        fill = tickets[0].request.ragged  # all members are of one group, so of one bucket or of none
         whole = len(tickets) == 1
         start = early = 0
         for ticket in tickets:
@@ -321,6 +323,8 @@ class Pool:
                 early += 1
             else:  # what `Ticket.end` does, without the call
                 result = Result(outputs, start, stop, whole, started - ticket.submitted_at)
+                if fill is not None:
+                    result = cut_back(result, ticket.request)
                 ticket.ended = True
                 watcher = ticket.watcher
                 if watcher is None:
@@ -340,7 +344,7 @@ class Pool:
             BatchEnded(
                 self.name, self.version, batch.replica, batch.rows, len(batch.tickets), "ok", len(tickets),
                 list(map(_received_at, map(_request_of, tickets))), list(map(_submitted_at, tickets)),
-                started, now, outputs.model_seconds, ended - now,
+                started, now, outputs.model_seconds, ended - now, *(_filled(batch) if fill is not None else ()),
             )
         )  # fmt: skip
 
@@ -396,6 +400,12 @@ class Pool:
 
     def told(self, replica: Replica, state: str, reason: str) -> None:
         self._listener(ReplicaChanged(self.name, self.version, replica.id, state, reason))
+
+
+def _filled(batch: Batch) -> tuple[str, int, int]:
+    """The bucket of a batch's members, and how many elements of theirs there are, with the fill and without."""
+    members = [ticket.request.ragged for ticket in batch.tickets if ticket.request.ragged is not None]
+    return members[0].bucket, sum(member.elements for member in members), sum(member.real for member in members)
 
 
 def digest(request: Request) -> bytes:

@@ -40,7 +40,7 @@ FAILED: Final = 20
 NEED: Final = 21
 """The outputs don't fit. slot, batch; bytes needed."""
 
-CAUSES: Final = ("raised", "wrong_count", "out_of_memory")
+CAUSES: Final = ("raised", "wrong_count", "out_of_memory", "malformed")
 
 _SEGMENT: Final = struct.Struct("<IIQ")
 

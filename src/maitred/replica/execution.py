@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from maitred.errors import ModelFault
+from maitred.errors import InvalidInput, ModelFault
 from maitred.model.description import Description
 from maitred.model.loading import Loaded, load, warm
 from maitred.model.notation import BadSignature
@@ -58,6 +58,8 @@ def failure(error: BaseException) -> Failure:
     """What an exception of the model is called, in a few words that callers may see."""
     if isinstance(error, WrongCount):
         return Failure("wrong_count", error.message)
+    if isinstance(error, InvalidInput):
+        return Failure("malformed", error.message[:MAX_MESSAGE])
     if isinstance(error, ModelFault):
         return Failure("raised", error.message[:MAX_MESSAGE])
     cause = "out_of_memory" if isinstance(error, MemoryError) or _says_memory(error) else "raised"
@@ -88,6 +90,8 @@ class FaultLog:
         self._count = 0
 
     def raised(self, error: BaseException) -> None:
+        if isinstance(error, InvalidInput):
+            return  # the caller's mistake, which the caller is told of
         now = self._clock()
         if now - self._since >= _LOG_SECONDS:
             if self._count > _LOG_COUNT:

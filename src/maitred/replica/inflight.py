@@ -99,10 +99,10 @@ class InFlight:
         self._shared_values = signature.shared
         self._with_rows = with_rows
         self._slots = list(range(room - 1, -1, -1))
-        known = [signature.row_bytes(name) for name in signature.outputs]
+        known = [signature.row_bytes(name) for name in signature.answers]
         self._learns = None in known
         self._row_bytes = float(sum(size or 0 for size in known))
-        self._fixed_bytes = sum(512 + 4 * len(name) for name in signature.outputs)
+        self._fixed_bytes = sum(512 + 4 * len(name) for name in signature.answers)
 
     def running(self) -> bool:
         return bool(self._running)
@@ -286,7 +286,7 @@ class InFlight:
             tensors[name] = Tensor(dtype, shape, value)  # type: ignore[arg-type]
         for name, dtype, shape in layout.loose:
             tensors[name] = Tensor(dtype, shape, values[name])  # type: ignore[arg-type]
-        return {name: tensors[name] for name in work.wanted or self._signature.outputs}
+        return {name: tensors[name] for name in self._signature.carried(work.wanted)}
 
     def failed(self, fields: tuple[int, ...]) -> tuple[Work, str]:
         """What the child says of a batch that the model failed on. Raises Scribbled."""
@@ -373,12 +373,12 @@ class InFlight:
     def _allowed(self, rows: int, wanted: tuple[str, ...] | None, head: bytes) -> Layout:
         form = read_head(head)
         signature = self._signature
-        names = tuple(signature.outputs) if wanted is None else wanted
+        names = signature.carried(wanted)
         named = [*((f.name, f.dtype, f.shape) for f in form.fixed), *form.loose]
         if {name for name, _, _ in named} != set(names):
             raise Invalid("its outputs are not those that were asked for")
         for name, dtype, shape in named:
-            spec = signature.outputs[name]
+            spec = signature.answers[name]
             if dtype != spec.dtype or len(shape) != len(spec.shape):
                 raise Invalid(f"'{name}' has another dtype or number of axes than declared")
             for size, declared in zip(shape, spec.shape, strict=True):

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from maitred.errors import ModelFault
 from maitred.messages import Outputs, Request, Tensor
 from maitred.model.description import Description
 from maitred.model.predictor import Arrays, Context
@@ -14,6 +13,7 @@ from maitred.model.source import Source
 from maitred.replica.execution import Execution, Failure, Wait, failure, is_decision, open_model, why_not_loaded
 from maitred.replica.lifecycle import OVER
 from maitred.replica.replica import Cause, Life, Listener, ReplicaSettings
+from maitred.scheduling.recovery import error_of
 from maitred.wire.coerce import to_array
 from maitred.wire.tensors import join
 
@@ -87,7 +87,7 @@ class LocalReplica(Life):
         return inputs, context
 
     def _outputs(self, execution: Execution, job: Job, arrays: Arrays, seconds: float) -> Outputs:
-        specs = execution.signature.outputs
+        specs = execution.signature.answers
         tensors = {}
         for name, array in arrays.items():
             dtype = specs[name].dtype
@@ -146,7 +146,7 @@ class LocalReplica(Life):
         if isinstance(outcome, Outputs):
             self._listener.answered(self, batch, outcome)
         else:
-            self._listener.failed(self, batch, Cause(outcome.cause), ModelFault(outcome.message))
+            self._listener.failed(self, batch, Cause(outcome.cause), error_of(Cause(outcome.cause), outcome.message))
 
     def _abandoned(self, reason: str) -> None:
         self._over(reason, frozenset(self._begun))

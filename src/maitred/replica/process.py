@@ -20,7 +20,6 @@ import msgspec
 
 import maitred
 from maitred import host
-from maitred.errors import ModelFault
 from maitred.logline import style_in_use
 from maitred.messages import Request
 from maitred.model.description import Description
@@ -31,14 +30,18 @@ from maitred.replica.inflight import MAX_ROOM, PAGE_BYTES, InFlight, Scribbled
 from maitred.replica.lifecycle import OVER
 from maitred.replica.memory import Arena, NoMemory, Segment
 from maitred.replica.replica import Cause, Life, Listener, ReplicaSettings
+from maitred.scheduling.recovery import error_of
 
 log = logging.getLogger("maitred.replica")
 
 _THREAD_VARIABLES: Final = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS", "MAITRED_THREADS",
+    "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS", "MAITRED_THREADS",
 )  # fmt: skip
 """What numeric libraries read before they start their threads; the last one is for libraries with settings instead."""
+_WAITING: Final = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+"""Idle OpenMP threads sleep: ones that spin take the processor from the server, and on a busy machine from each other
+(a batch then takes a thousand times as long)."""
 _EOF_SECONDS: Final = 1.0
 """A child that has closed its pipe and not ended after this time is killed."""
 _READ_BYTES: Final = 64 * channel.MESSAGE.size
@@ -179,7 +182,7 @@ class ProcessReplica(Life):
         return reading, writing, control.fileno(), crash
 
     def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
+        environment = {**_WAITING, **os.environ}
         threads = self._settings.threads
         for name in _THREAD_VARIABLES:
             if threads is not None:
@@ -282,7 +285,7 @@ class ProcessReplica(Life):
 
     def _fail(self, batch: int, cause: Cause, text: str) -> None:
         if self.state not in OVER:
-            self._listener.failed(self, batch, cause, ModelFault(text))
+            self._listener.failed(self, batch, cause, error_of(cause, text))
 
     # ------------------------------------------------------------------ what it says
 

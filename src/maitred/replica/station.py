@@ -77,7 +77,7 @@ class Station:
     def open(self, execution: Execution) -> None:
         """Serve this model from now on."""
         self._execution = execution
-        specs = execution.signature.outputs
+        specs = execution.signature.answers
         self._dtypes = {name: spec.dtype for name, spec in specs.items()}
 
     def say(self, message: bytes) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final, Protocol
 
 from maitred.endpoint import Ticket
-from maitred.errors import Cancelled, DeadlinePassed, MaitredError, Quarantined, ReplicaLost, WouldBeLate
+from maitred.errors import Cancelled, DeadlinePassed, MaitredError, ModelFault, Quarantined, ReplicaLost, WouldBeLate
 from maitred.messages import BACKGROUND, FOREVER, LANES, NORMAL, Request
 from maitred.scheduling.admission import LaneLimits, Load, decide, drain_seconds
 from maitred.scheduling.aside import Aside
@@ -268,6 +268,8 @@ class Dispatcher:
         batch = self._release(replica, batch_id)
         if cause == Cause.OUT_OF_MEMORY and len(batch.tickets) > 1:
             self._row_bound.ran_out_of_memory(batch.rows)
+        if cause == Cause.MALFORMED and self.settings.side_effects and len(batch.tickets) > 1:
+            error = ModelFault(error.message)  # nobody can tell whose input it was without running them again
         self._recover(batch, Cause(cause), True, error, now)
 
     def lost(self, replica: int, now: float, started: frozenset[int] | bool = True) -> bool:

@@ -9,15 +9,23 @@ from math import sqrt
 from typing import Final
 
 from maitred.endpoint import Ticket
+from maitred.errors import MaitredError, Malformed, ModelFault
 
 
 class Cause(StrEnum):
     """Why a batch was not answered; the names are those of `events.BatchEnded.outcome`."""
 
     RAISED = "raised"
+    MALFORMED = "malformed"
+    """The model says that an input is the caller's mistake."""
     WRONG_COUNT = "wrong_count"
     OUT_OF_MEMORY = "out_of_memory"
     LOST = "lost"
+
+
+def error_of(cause: Cause, message: str) -> MaitredError:
+    """What the member that is to blame for a batch's failure is told."""
+    return Malformed(message) if cause == Cause.MALFORMED else ModelFault(message)
 
 
 class Standing(StrEnum):
@@ -68,6 +76,7 @@ _RAISED: Final = {
 
 TABLE: Final[dict[Cause, dict[Standing, Step]]] = {
     Cause.RAISED: _RAISED,
+    Cause.MALFORMED: _RAISED,
     Cause.WRONG_COUNT: _RAISED,
     Cause.OUT_OF_MEMORY: _RAISED,
     Cause.LOST: {

@@ -8,9 +8,11 @@ from random import Random
 from typing import Any
 
 from maitred.endpoint import Ticket
-from maitred.errors import Cancelled, MaitredError, ModelFault
+from maitred.errors import Cancelled, MaitredError
 from maitred.messages import FOREVER, NORMAL, Chunk, Outputs, Request, Result
+from maitred.model.ragged import cut_back
 from maitred.scheduling.dispatcher import Batch, Cause, Dispatcher, DispatchSettings
+from maitred.scheduling.recovery import error_of
 
 _NOTHING = object()
 """What an event returns after which the dispatcher need not be called."""
@@ -187,7 +189,7 @@ class ManualPool:
             self.running[batch.id] = batch
             self.lose(batch.replica)
         else:
-            error = ModelFault(f"the model failed: {cause}")
+            error = error_of(cause, f"the model failed: {cause}")
             self.dispatcher.failed(batch.replica, batch.id, cause, error, self.now)
 
     def _answer(self, batch: Batch) -> None:
@@ -197,7 +199,8 @@ class ManualPool:
         start = 0
         for ticket in answered.tickets:
             stop = start + ticket.request.rows
-            ticket.end(Result(outputs, start, stop, len(answered.tickets) == 1))
+            result = Result(outputs, start, stop, len(answered.tickets) == 1)
+            ticket.end(cut_back(result, ticket.request))
             start = stop
 
 

@@ -57,7 +57,7 @@ def request(signature: Signature, values: Mapping[str, Any], **more: Any) -> Req
         data = array.reshape(-1).tolist() if dtype in ("str", "bytes") else array.tobytes()
         tensors[name] = Tensor(dtype, array.shape, data)
     checked = signature.check(tensors)
-    return Request(checked.inputs, checked.rows, checked.group, float("inf"), **more)
+    return Request(checked.inputs, checked.rows, checked.group, float("inf"), ragged=checked.ragged, **more)
 
 
 class Recorder:

@@ -126,8 +126,13 @@ FLAVORS: Final[ExtensionPoint[Flavor]] = ExtensionPoint(
     "maitred.flavors",
     {
         "python": "maitred.model.flavors.python:Python",
-        "onnx": "maitred.model.flavors.onnx:Onnx",
-        "sklearn": "maitred.model.flavors.sklearn:Sklearn",
+        "onnx": "maitred.model.flavors.onnx.flavor:Onnx",
+        "huggingface": "maitred.model.flavors.huggingface.flavor:HuggingFace",
+        "xgboost": "maitred.model.flavors.xgboost.flavor:Xgboost",
+        "lightgbm": "maitred.model.flavors.lightgbm.flavor:Lightgbm",
+        "catboost": "maitred.model.flavors.catboost.flavor:Catboost",
+        "torch": "maitred.model.flavors.torch.flavor:Torch",
+        "sklearn": "maitred.model.flavors.sklearn.flavor:Sklearn",
     },
     _check,
 )
@@ -164,6 +169,12 @@ def for_folder(folder: Path) -> tuple[Flavor, str]:
         markers += flavor.markers
     others = f", nor {' or '.join(markers)} of a library's own folder" if markers else ""
     raise NotAnArtifact(f"{folder} holds no maitred.toml{others}: pack the model with `maitred pack`")
+
+
+def prepared(flavor: Flavor, model: Any, opening: Opening) -> Any:
+    """What to save in place of an object: a flavor with a method `prepare` may need the example for that."""
+    prepare = getattr(flavor, "prepare", None)
+    return model if prepare is None else prepare(model, opening)
 
 
 def for_object(model: object) -> Flavor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from maitred.model.flavors import Found, Opening, Saved
+from maitred.model.flavors.torch.modules import is_module, made
 from maitred.model.predictor import Model, ModelPredictor, Predictor, Traits
 from maitred.model.refusals import CannotLoad, CannotPack, LoadRefused, NotFound
 from maitred.model.signature import Signature
@@ -58,7 +59,7 @@ class Python:
         if isinstance(model, Path):
             source, entry = model, ""
         else:
-            source, entry = _written(model)
+            source, entry = written(model)
         (folder / CODE).mkdir()
         shutil.copyfile(source, folder / CODE / source.name)
         return Saved(f"{CODE}/{source.name}", entry)
@@ -66,7 +67,7 @@ class Python:
     def open(self, opening: Opening) -> Predictor:
         """Run the code, make the model and let it load. Raises `CannotLoad` with what it raised."""
         try:
-            module = _module(opening)
+            module = module_of(opening)
             found, entry = _entry(module, opening.entry.rpartition(":")[2])
             return _predictor(found, module, entry, opening)
         except LoadRefused:
@@ -76,7 +77,8 @@ class Python:
             raise CannotLoad(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-def _module(opening: Opening) -> ModuleType:
+def module_of(opening: Opening) -> ModuleType:
+    """The file's code, run; without a file the installed module of `entry`. Raises `NotFound`, or what it raises."""
     if not opening.file:
         name = opening.entry.partition(":")[0]
         try:
@@ -108,16 +110,21 @@ def _module(opening: Opening) -> ModuleType:
 def _entry(module: ModuleType, name: str) -> tuple[Any, str]:
     """The model of a module. Raises `NotFound` naming what there is to choose from."""
     if name:
-        found: Any = module
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is None:
-            raise NotFound(f"the code has no {name!r}; {_choice(module)}")
-        return found, name
+        return named_in(module, name), name
     candidates = _candidates(module)
     if len(candidates) != 1:
         raise NotFound(f"the code holds {len(candidates)} models; {_choice(module)}")
     return getattr(module, candidates[0]), candidates[0]
+
+
+def named_in(module: ModuleType, name: str) -> Any:
+    """What `Class` or `Outer.Class` stands for in a module. Raises `NotFound` naming what there is to choose from."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise NotFound(f"the code has no {name!r}; {_choice(module)}")
+    return found
 
 
 def _candidates(module: ModuleType) -> list[str]:
@@ -141,6 +148,8 @@ def _choice(module: ModuleType) -> str:
 def _predictor(found: Any, module: ModuleType, entry: str, opening: Opening) -> Predictor:
     if isinstance(found, FunctionType):
         return ModelPredictor(_of_function(found, module, opening))
+    if isinstance(found, type) and is_module(found):
+        return made(found, _weights(opening), opening)
     model = found() if isinstance(found, type) else found
     predictor = ModelPredictor(model)
     if opening.signature is not None and predictor.signature != opening.signature:
@@ -150,6 +159,19 @@ def _predictor(found: Any, module: ModuleType, entry: str, opening: Opening) -> 
     if hasattr(model, "load"):
         model.load(str(opening.root), opening.device)
     return predictor
+
+
+def _weights(opening: Opening) -> Path | None:
+    """The file that the option `weights` names, inside the artifact or beside the code. Raises `NotFound`."""
+    given = opening.options.get("weights")
+    if given is None:
+        return None
+    path = (opening.root / str(given)).resolve()
+    if opening.packed and not path.is_relative_to(opening.root.resolve()):
+        raise CannotLoad(f"the option weights names {given!r}, outside the model's own folder")
+    if not path.is_file():
+        raise NotFound(f"there is no file {given} for the option weights; pack it with files=[...]")
+    return path
 
 
 def _of_function(function: FunctionType, module: ModuleType, opening: Opening) -> SimpleNamespace:
@@ -165,7 +187,7 @@ def _of_function(function: FunctionType, module: ModuleType, opening: Opening) -
     return SimpleNamespace(predict=function, signature=signature, __name__=function.__name__, **traits)
 
 
-def _written(model: Any) -> tuple[Path, str]:
+def written(model: Any) -> tuple[Path, str]:
     """Where a class, a function or an object's class is written, and its name there."""
     kind = type(model) if isinstance(model, Model) else model
     entry = str(kind.__qualname__)

@@ -10,7 +10,8 @@ from maitred.model.refusals import CannotLoad
 
 VARIABLE: Final = "MAITRED_THREADS"
 """What a replica's process is told; libraries that read variables of their own (OpenMP, BLAS) get theirs there too."""
-MAX_THREADS: Final = 256
+MAX_THREADS: Final = 1024
+"""As in `settings.py`, so that whatever a replica may be told is a number of threads here too."""
 
 
 def threads_of(options: Mapping[str, Any]) -> int:

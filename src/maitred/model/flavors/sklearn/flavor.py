@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from maitred.model import pickles
 from maitred.model.artifact import MAX_FILES
 from maitred.model.flavors import Found, Opening, Saved
-from maitred.model.flavors.sklearn_signature import Plan, derive, plan
+from maitred.model.flavors.frames import Matrix
+from maitred.model.flavors.sklearn.estimator import forget_names, limit_threads
+from maitred.model.flavors.sklearn.inputs import features_of
+from maitred.model.flavors.sklearn.signature import Plan, derive, plan
+from maitred.model.flavors.threads import threads_of
 from maitred.model.predictor import Context, Predictor, Traits
 from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
 from maitred.model.signature import Signature
@@ -23,13 +24,17 @@ FILE: Final = "model.skops"
 _MAX_RATIO: Final = 100
 _FREE_BYTES: Final = 64 << 20
 """Archives that inflate to less are not judged by their ratio."""
+_HARMLESS: Final = frozenset({"numpy.dtype"})
+"""Types that skops does not list as safe, and that run nothing: every SimpleImputer keeps the dtype it has seen."""
 _PICKLES: Final = (".joblib", ".pkl", ".pickle")
 
 
 class Sklearn:
-    """Options: `methods` (which to offer as outputs, such as `["predict", "predict_proba", "decision_function"]`) and
+    """Options:
 
-    `features` (names for the columns of an estimator that was fitted on a matrix, each of which becomes an input).
+    - `methods` to offer as outputs, such as `["predict", "predict_proba", "decision_function"]`,
+    - `features`: names for the columns of an estimator that was fitted on a matrix, each of which becomes an input,
+    - `threads` of OpenMP and BLAS in the whole process; by default what the process was told.
     """
 
     name = "sklearn"
@@ -70,6 +75,9 @@ class Sklearn:
         model = _read(opening)
         if not any(callable(getattr(model, method, None)) for method in ("predict", "transform")):
             raise CannotLoad(f"{opening.file} holds a {type(model).__name__}, which can neither predict nor transform")
+        limit_threads(model, threads_of(opening.options))
+        if "threads" in opening.options:
+            _limit_pools(threads_of(opening.options))
         signature = opening.signature or derive(model, opening.options, opening.sample)
         return SklearnPredictor(model, signature, opening.traits or Traits())
 
@@ -83,8 +91,9 @@ class SklearnPredictor:
         self.traits = traits
         self._all = tuple(signature.outputs)
         self._plans: Mapping[str, Plan] = {name: plan(name) for name in signature.outputs}
-        self._names = _names(model, signature)
-        self._frame = _data_frame() if hasattr(model, "feature_names_in_") else None
+        self._features = features_of(model, signature)
+        if isinstance(self._features, Matrix):
+            forget_names(model)
         for name, made in self._plans.items():
             if not callable(getattr(model, made.method, None)):
                 raise CannotLoad(f"the signature has the output {name!r}, the {type(model).__name__} no such method")
@@ -102,36 +111,12 @@ class SklearnPredictor:
             values[name] = _dense(answer if made.part is None else answer[made.part])
         return values
 
-    def _features(self, inputs: dict[str, Any]) -> Any:
-        if not self._names:
-            return next(iter(inputs.values()))
-        if self._frame is not None:
-            return self._frame({name: inputs[name] for name in self._names})
-        return np.column_stack([inputs[name] for name in self._names])
 
+def _limit_pools(threads: int) -> None:
+    """As many threads for OpenMP and BLAS, in the whole process, as the model's options ask for."""
+    import threadpoolctl
 
-def _names(model: Any, signature: Signature) -> list[str]:
-    """The columns in the order of fitting; none where the features are one matrix. Raises `CannotLoad`."""
-    fitted = getattr(model, "feature_names_in_", None)
-    if fitted is None:
-        count = getattr(model, "n_features_in_", len(signature.inputs))
-        if len(signature.inputs) not in {1, count}:
-            raise CannotLoad(f"the estimator takes {count} features, the signature has {len(signature.inputs)} inputs")
-        return [] if len(signature.inputs) == 1 else [*signature.inputs]
-    names = [str(name) for name in fitted]
-    if set(names) != signature.inputs.keys():
-        raise CannotLoad(f"the estimator was fitted on the columns {names}, the signature has {[*signature.inputs]}")
-    return names
-
-
-def _data_frame() -> Any:
-    """pandas' DataFrame; None without pandas, where the columns go as a matrix in the order of fitting."""
-    try:
-        import pandas
-    except ImportError:
-        warnings.filterwarnings("ignore", message="X does not have valid feature names", category=UserWarning)
-        return None
-    return pandas.DataFrame
+    threadpoolctl.threadpool_limits(threads)
 
 
 def _dense(values: Any) -> Any:
@@ -150,14 +135,14 @@ def _read(opening: Opening) -> Any:
             raise MissingExtra("sklearn", "scikit-learn", "sklearn") from error
         return joblib.load(opening.path)
     trusted = _untrusted(opening) if opening.trusted else []
-    return _skops().load(opening.path, trusted=trusted)
+    return _skops().load(opening.path, trusted=[*_HARMLESS, *trusted])
 
 
 def _untrusted(opening: Opening) -> list[str]:
     skops = _skops()
     _check_archive(opening.path)
     try:
-        return sorted(skops.get_untrusted_types(file=opening.path))
+        return sorted({*skops.get_untrusted_types(file=opening.path)} - _HARMLESS)
     except Exception as error:  # whatever skops says about a file that is none of its own
         raise CannotLoad(f"{opening.file} is not a skops file: {error}") from error
 

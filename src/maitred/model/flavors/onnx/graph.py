@@ -15,13 +15,29 @@ from maitred.model.refusals import CannotLoad
 
 DTYPES: Final = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "str", 9: "bool",
-    10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
-"""TensorProto.DataType -> our names, of what the runtime can exchange with numpy (bfloat16 is not among it)."""
+"""TensorProto.DataType -> our names."""
 
-_MODEL_GRAPH, _MODEL_OPSET, _MODEL_METADATA = 7, 8, 14
-_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
-_TENSOR_NAME, _TENSOR_EXTERNAL = 8, 13
+MAX_FILE_BYTES: Final = (1 << 31) - 1
+"""The most that one protobuf message can hold; larger models have their weights in files beside it."""
+EXTERNAL_ADVICE: Final = "save it with onnx.save(model, path, save_as_external_data=True)"
+
+_MODEL_IR, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_FUNCTIONS = 1, 7, 8, 25
+_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 1, 5, 11, 12, 15
+_TENSOR_DIMS, _TENSOR_NAME, _TENSOR_EXTERNAL = 1, 8, 13
+_MAX_DEPTH: Final = 60
+"""Messages inside messages: twenty branches inside each other, each a node, an attribute and a graph."""
+_LOCATION: Final = b"location"
+"""The key under which a tensor names the file that its elements are in."""
+_INSIDE: Final = {
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "graph": {_GRAPH_NODE: "node", _GRAPH_INITIALIZER: "tensor", _GRAPH_SPARSE: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+"""Where tensors hide: per kind of message, the fields that hold others."""
 _MAX_FIELDS: Final = 5_000_000
 """Fields that are stepped over before a file counts as an attack: some seconds' work."""
 
@@ -30,7 +46,8 @@ Field = tuple[int, int | Span]
 
 
 class Value(NamedTuple):
-    """A graph's input or output. `dtype` is empty for what is no tensor, and `kind` says what it is instead."""
+    """A graph's input or output. `dtype` is empty for what is no tensor (`kind` says what it is instead), and for
+    elements of a type that we have no name for."""
 
     name: str
     kind: str
@@ -44,17 +61,21 @@ class Graph(NamedTuple):
     """The outside of a model."""
 
     inputs: tuple[Value, ...]
-    """Without those that are initializers with a default."""
+    defaults: dict[str, int]
+    """Inputs that may be left out, for the graph holds a value for each -> how many elements it has."""
     outputs: tuple[Value, ...]
     external: tuple[str, ...]
     """Files beside the model that hold weights, as the model names them."""
     class_labels: dict[str, tuple[str, ...]]
     """Output of a node that knows classes (ZipMap, a classifier) -> their labels, in order."""
-    metadata: dict[str, str]
+    version: int = 0
+    """Of the format (IR). Before 4, what has a value in the graph is fixed, although it is listed as an input."""
 
 
 def read_graph(path: Path) -> Graph:
     """Look into an ONNX file. Raises `CannotLoad` if it is none."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise CannotLoad(f"{path.name} is larger than 2 GB, which no ONNX file can be: {EXTERNAL_ADVICE}")
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).model()
@@ -68,50 +89,75 @@ class _Reader:
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
         self.fields_left = _MAX_FIELDS
+        self.external: set[str] = set()
 
     def model(self) -> Graph:
         graph: Span | None = None
-        metadata: dict[str, str] = {}
         classic = False
+        version = 0
         for number, value in self.fields((0, len(self.data))):
             if number == _MODEL_GRAPH:
                 graph = self.span(value)
-            elif number == _MODEL_METADATA:
-                key, text = self.pair(value)
-                metadata[key] = text
+            elif number == _MODEL_IR:
+                version = self.integer(value)
             elif number == _MODEL_OPSET:
                 classic |= "ai.onnx.ml" in self.pair(value, frozenset({1}))
+            elif number == _MODEL_FUNCTIONS:
+                self.hidden("function", self.span(value))
         if graph is None:
             raise ValueError("no graph")
-        return self.graph(graph, metadata, classic)
+        return self.graph(graph, version, classic)
 
-    def graph(self, graph: Span, metadata: dict[str, str], classic: bool) -> Graph:
+    def graph(self, graph: Span, version: int, classic: bool) -> Graph:
         nodes: list[Span] = []
         inputs: list[Value] = []
         outputs: list[Value] = []
-        initial: set[str] = set()
-        external: set[str] = set()
+        initial: dict[str, int] = {}
         for number, value in self.fields(graph):
             if number == _GRAPH_NODE:
                 nodes.append(self.span(value))
+                self.hidden("node", nodes[-1])
             elif number == _GRAPH_INITIALIZER:
-                self.initializer(self.span(value), initial, external)
+                name, count = self.initializer(self.span(value))
+                initial[name] = count
+            elif number == _GRAPH_SPARSE:
+                self.hidden("sparse", self.span(value))
             elif number == _GRAPH_INPUT:
                 inputs.append(self.value(self.span(value)))
             elif number == _GRAPH_OUTPUT:
                 outputs.append(self.value(self.span(value)))
-        wanted = tuple(value for value in inputs if value.name not in initial)
+        defaults = {value.name: initial[value.name] for value in inputs if value.name in initial}
         labels = self.labels(nodes) if classic else {}
-        return Graph(wanted, tuple(outputs), tuple(sorted(external)), labels, metadata)
+        return Graph(tuple(inputs), defaults, tuple(outputs), tuple(sorted(self.external)), labels, version)
 
-    def initializer(self, tensor: Span, names: set[str], external: set[str]) -> None:
+    def initializer(self, tensor: Span) -> tuple[str, int]:
+        """The name of a tensor and how many elements it has; notes the file that they are in."""
+        name, count = "", 1
         for number, value in self.fields(tensor):
             if number == _TENSOR_NAME:
-                names.add(self.text(value))
+                name = self.text(value)
+            elif number == _TENSOR_DIMS:
+                for size in [value] if isinstance(value, int) else self.packed(value):
+                    count *= size
             elif number == _TENSOR_EXTERNAL:
                 key, text = self.pair(value)
-                if key == "location":
-                    external.add(text)
+                if key == _LOCATION.decode():
+                    self.external.add(text)
+        return name, count
+
+    def hidden(self, kind: str, message: Span, depth: int = 0) -> None:
+        """Note the files that tensors inside a message (a constant, a branch, a function) keep their elements in."""
+        if self.data.find(_LOCATION, *message) < 0:
+            return
+        if depth > _MAX_DEPTH:
+            raise ValueError("messages too deep inside each other")
+        if kind == "tensor":
+            self.initializer(message)
+            return
+        inside = _INSIDE[kind]
+        for number, value in self.fields(message):
+            if number in inside:
+                self.hidden(inside[number], self.span(value), depth + 1)
 
     def value(self, info: Span) -> Value:
         name, kind, dtype = "", "", ""
@@ -147,9 +193,11 @@ class _Reader:
     def dimension(self, span: Span) -> int | str:
         for number, value in self.fields(span):
             if number == 1:
-                return self.integer(value)
+                size = self.integer(value)
+                return size if size < 1 << 63 else ""  # negative: some exporters write -1 for an open size
             if number == 2:
-                return self.text(value)
+                name = self.text(value)
+                return "" if name == "?" else name  # some exporters call every open axis so
         return ""
 
     def labels(self, nodes: list[Span]) -> dict[str, tuple[str, ...]]:
@@ -237,9 +285,19 @@ class _Reader:
         return self.data[start:stop].decode()
 
 
-def safe_external(names: tuple[str, ...]) -> None:
-    """Raises `CannotLoad` for weights that would be read from outside the model's folder."""
-    for name in names:
+def safe_external(graph: Graph, folder: Path) -> None:
+    """Raises `CannotLoad` for weights outside of the model's folder, and for files that are not there."""
+    root = folder.resolve()
+    for name in graph.external:
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
             raise CannotLoad(f"the model asks for weights at {name!r}, outside its own folder")
+        try:
+            place = (root / name).resolve()
+            present = place.is_file()
+        except (OSError, RuntimeError):  # a name that no file can have, links in a circle
+            place, present = root, False
+        if not place.is_relative_to(root):
+            raise CannotLoad(f"the model's weights {name!r} are a link that leads out of its folder: put a copy there")
+        if not present:
+            raise CannotLoad(f"the model's weights {name!r} are missing: that file belongs beside the model's own")

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints, from file to answer."""

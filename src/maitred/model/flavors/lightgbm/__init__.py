@@ -1,0 +1,1 @@
+"""LightGBM models, from file to answer."""

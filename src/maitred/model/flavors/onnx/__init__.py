@@ -1,0 +1,1 @@
+"""ONNX models, from file to answer."""

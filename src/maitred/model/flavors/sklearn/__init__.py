@@ -1,0 +1,1 @@
+"""scikit-learn models, from file to answer."""

@@ -1,0 +1,1 @@
+"""PyTorch models, from file to answer."""

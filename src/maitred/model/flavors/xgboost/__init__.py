@@ -1,0 +1,1 @@
+"""XGBoost models, from file to answer."""
