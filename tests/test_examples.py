@@ -235,7 +235,7 @@ def test_a_customer_is_judged_alike_by_row_by_column_and_embedded(street: Street
     assert [answer["predict"] for answer in alone] == ["Yes" if leaves > 0.5 else "No" for _, leaves in chances]
     by_row = [answer["predict_proba"] for answer in ask(url, "churn", customers)[1]]
     by_column = ask(url, "churn", {"columns": columns})[1]["columns"]["predict_proba"]
-    with maitred.load(street.artifact("churn"), queue=True, trust="tests: made by the example") as model:
+    with maitred.load(street.artifact("churn")) as model:
         own = model.predict(columns)["predict_proba"]
     for other in (by_row, by_column, own):
         np.testing.assert_allclose(other, chances, rtol=1e-9)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gates import Answer, Port, iris_port
 
+from maitred.gateway.openapi import openapi
 from maitred.messages import Result
 
 
@@ -165,3 +166,46 @@ def test_output_names_are_escaped(port: Port) -> None:
 def test_a_million_rows_of_keys_are_not_too_many(port: Port) -> None:
     rows = [{"age": i, "name": "a"} for i in range(20_000)]
     assert len(predict(port, "mixed", rows).json) == 20_000
+
+
+def picture_port() -> Port:
+    port = Port()
+    port.add(
+        "picture",
+        {"image": "bytes[n]", "name": 'str[n] default="?"'},
+        {"size": "int64[n]", "name": "str[n]"},
+        lambda inputs: {"size": np.array([len(item) for item in inputs["image"]]), "name": inputs["name"]},
+    )
+    port.add("two", {"a": "bytes[n]", "b": "bytes[n]"}, {"y": "int64[n]"}, lambda inputs: {"y": [1]})
+    port.add("text", {"a": "str[n]"}, {"y": "int64[n]"}, lambda inputs: {"y": [1]})
+    return port
+
+
+@pytest.mark.parametrize("media", ["image/jpeg", "IMAGE/x-odd", "audio/wav", "video/mp4", "application/octet-stream"])
+@pytest.mark.parametrize("body", [b"\xff\xd8\x00", b'{"image": "text"}', b"[1]", b""])
+def test_plain_bytes_are_one_row_of_a_model_that_takes_just_that(media: str, body: bytes) -> None:
+    answer = picture_port().ask("POST", "/predict/picture", body, {"Content-Type": media})
+    assert (answer.status, answer.json) == (200, {"size": len(body), "name": "?"})
+
+
+def test_plain_bytes_are_for_no_other_model_and_no_other_route() -> None:
+    port = picture_port()
+    for path in ("/predict/two", "/predict/text", "/v2/models/picture/infer", "/v1/models/picture:predict"):
+        answer = port.ask("POST", path, b"\xff\xd8", {"Content-Type": "image/jpeg"})
+        assert answer.status in (400, 415), path
+    json_bytes = port.ask("POST", "/predict/picture", {"image": "abc"})
+    assert json_bytes.json == {"size": 3, "name": "?"}
+    text = port.ask("POST", "/predict/picture", b"abc", {"Content-Type": "text/plain"})
+    assert text.status in (400, 415)
+    both = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "2"}
+    assert port.ask("POST", "/predict/picture", b"{}", both).status == 400
+
+
+def test_the_openapi_page_tells_of_plain_bytes() -> None:
+
+    paths = openapi(picture_port().router.all())["paths"]
+    media = {path: [*paths[path]["post"]["requestBody"]["content"]] for path in ("/predict/picture", "/predict/two")}
+    assert media == {
+        "/predict/picture": ["application/json", "application/octet-stream"],
+        "/predict/two": ["application/json"],
+    }

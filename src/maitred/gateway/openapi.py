@@ -11,6 +11,7 @@ import msgspec
 from maitred import __version__
 from maitred.deployment.router import Served
 from maitred.gateway.metadata import MAX_CATEGORIES, notation
+from maitred.gateway.rows import raw_input
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS
 
@@ -112,7 +113,10 @@ def _add_model(served: Served, identifier: str, paths: dict[str, Any], schemas: 
         made = shown if kind == "Infer" else _rows_example(example, kind)
         if made is not None:
             content["example"] = made
-        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+        body = {"application/json": content}
+        if kind == "Plain" and raw_input(signature) is not None:
+            body["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"] = {"required": True, "content": body}
         paths[path] = {"post": operation}
 
 

@@ -1,4 +1,7 @@
-"""The plain route: an object becomes an object, an array of objects an array, `{"columns": …}` the same."""
+"""The plain route: an object becomes an object, an array of objects an array, `{"columns": …}` the same.
+
+A picture or other bytes are one row of a model that takes just that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Final
 
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call
-from maitred.gateway.rows import Bridge, Prediction, Row, objects, read_object, read_rows
+from maitred.gateway.rows import Bridge, Prediction, Row, objects, raw_input, read_object, read_rows
+from maitred.gateway.terms import is_raw
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
 from maitred.wire.json import Body, check_count, shown
@@ -28,6 +32,9 @@ class Plain(Prediction):
         """
         self.refresh()
         body = exchange.body
+        if exchange.watched and is_raw(exchange.headers) and (spec := raw_input(self.bridge.signature)):
+            self.submit(exchange, {spec.name: Tensor("bytes", (1,), [bytes(body)])}, self, ONE, raw=True)
+            return
         if body.lstrip()[:1] == b"[":
             rows = read_rows(body)
             tensors = self.bridge.rows(rows) if rows else {}

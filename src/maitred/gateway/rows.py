@@ -169,6 +169,13 @@ def objects(names: Sequence[str], columns: Sequence[Sequence[bytes]]) -> list[by
     ]
 
 
+def raw_input(signature: Signature) -> TensorSpec | None:
+    """The input that a body of plain bytes stands for: the only one that a row has to have; None if there is none."""
+    needed = [spec for spec in signature.inputs.values() if not spec.optional]
+    fits = signature.row_wise and len(needed) == 1 and needed[0].dtype == "bytes" and len(needed[0].shape) == 1
+    return needed[0] if fits else None
+
+
 class Prediction:
     """What the V1 and plain routes of one model share: the signature it has now, and the way into its endpoint."""
 
@@ -186,9 +193,12 @@ class Prediction:
             self._description = self.served.known()
             self.bridge = Bridge(self.served.signature)
 
-    def submit(self, exchange: Exchange, tensors: dict[str, Tensor], form: Form, how: Any) -> None:
-        """Have the model answer in `form`, which finds `how` as the call's `forms`. Raises MaitredError."""
-        heads = read_heads(exchange.headers) if exchange.watched else NO_HEADS
+    def submit(self, exchange: Exchange, tensors: dict[str, Tensor], form: Form, how: Any, raw: bool = False) -> None:
+        """Have the model answer in `form`, which finds `how` as the call's `forms`. Raises MaitredError.
+
+        `raw`: whether the body was no JSON.
+        """
+        heads = read_heads(exchange.headers, raw) if exchange.watched else NO_HEADS
         checked = self.bridge.signature.check(tensors)
         received = exchange.received_at
         seconds = self._seconds if heads.timeout_seconds == FOREVER else heads.timeout_seconds

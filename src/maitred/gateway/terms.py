@@ -47,8 +47,11 @@ NO_HEADS: Final = Heads()
 """Not to be changed."""
 
 
-def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
-    """Raises Malformed for a deadline that is none, UnsupportedMedia for a body that is not JSON or binary tensors."""
+def read_heads(headers: list[tuple[bytes, bytes]], raw: bool = False) -> Heads:
+    """Raises Malformed for a deadline that is none, UnsupportedMedia for a body that is not JSON or binary tensors.
+
+    `raw`: whether the body is taken as it is, so that its type is the model's business.
+    """
     heads = Heads()
     media: list[bytes] = []
     for name, value in headers:
@@ -70,7 +73,7 @@ def read_heads(headers: list[tuple[bytes, bytes]]) -> Heads:
                 heads.trace = value.decode()
         elif name == b"x-request-id":
             heads.request_id = value[:128].decode("latin-1")
-    for value in media:
+    for value in () if raw else media:
         check_media(value, heads.json_length is not None)
     return heads
 
@@ -80,6 +83,14 @@ def _milliseconds(name: str, value: bytes) -> float:
     if not _MILLISECONDS.fullmatch(text) or float(text) == 0:
         raise Malformed(f"{name} must be a positive number of milliseconds, got {shown(value.decode('latin-1'))}")
     return float(text) / 1000.0
+
+
+def is_raw(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the body is said to be neither JSON nor binary tensors, but a picture, a recording or plain bytes."""
+    kinds = [value.strip().lower() for name, value in headers if name == b"content-type"]
+    if len(kinds) != 1 or any(name == b"inference-header-content-length" for name, _ in headers):
+        return False
+    return kinds[0].startswith((b"image/", b"audio/", b"video/")) or kinds[0] == b"application/octet-stream"
 
 
 def check_media(media: bytes, binary: bool) -> None:
