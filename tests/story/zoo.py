@@ -132,6 +132,39 @@ def torch_export(folder: Path) -> Animal:
     return Animal(program, {name: rows})
 
 
+def torch_script(folder: Path) -> Animal:
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.trace(torch.nn.Linear(4, 2).eval(), torch.zeros(2, 4))
+    return Animal(script, {"input": numbers()[0][:5].astype(np.float32)}, {"trust": "me: mine"})
+
+
+def torch_weights(folder: Path) -> Animal:
+    import torch
+    from safetensors.torch import save_file
+
+    (folder / "net.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(4, width)\n\n"
+        "    def forward(self, x):\n        return self.layer(x).tanh()\n"
+    )
+    save_file({"layer.weight": torch.ones(3, 4) / 4, "layer.bias": torch.zeros(3)}, folder / "weights.safetensors")
+    more = {"options": {"class": "net.py:Net", "arguments": {"width": 3}}, "files": [folder / "net.py"]}
+    rows = {"x": numbers()[0][:5].astype(np.float32)}
+    return Animal(str(folder / "weights.safetensors"), rows, {**more, "trust": "me: mine"})
+
+
+def huggingface(folder: Path) -> Animal:
+    import huggingface_checkpoints
+
+    checkpoint = huggingface_checkpoints.checkpoint(folder / "checkpoint")
+    return Animal(str(checkpoint), {"text": ["good", "a bad day", ""]})
+
+
 KINDS = {
     "python": Kind(python, ()),
     "onnx": Kind(onnx, ("skl2onnx",)),
@@ -141,5 +174,8 @@ KINDS = {
     "xgboost": Kind(xgboost, ("xgboost", "pandas")),
     "catboost": Kind(catboost, ("catboost", "pandas")),
     "torch_export": Kind(torch_export, ("torch",)),
+    "torch_script": Kind(torch_script, ("torch",)),
+    "torch_weights": Kind(torch_weights, ("torch", "safetensors")),
+    "huggingface": Kind(huggingface, ("torch", "transformers")),
 }
-"""Every kind by name. Those of Hugging Face are in their flavor's own tests: they need a tokenizer."""
+"""Every kind by name."""
