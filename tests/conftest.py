@@ -25,6 +25,16 @@ def run() -> Callable[..., Any]:
     return loops.run
 
 
+_LARGE = {"flavors", "story"}
+"""Folders whose tests start processes and import frameworks, some of which take 20 seconds on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _LARGE & set(item.path.parts) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(240))
+
+
 def pytest_report_header() -> str:
     portable = " portable" if os.environ.get("MAITRED_PORTABLE") else ""
     return f"event loop: {loops.KIND}{portable}"

@@ -615,8 +615,19 @@ def test_tables_that_do_not_fit_are_refused_by_name() -> None:
             with pytest.raises(Malformed, match="lacks the columns 'a'; it has: b"):
                 handle.predict_table(table)
         assert handle.predict_table(FRAME[["a"]])["total"].tolist() == [4.0, 8.0]  # `b` is optional
+        for wrong in ("B", " b_"):  # its default would be used, and nobody would know
+            with pytest.raises(Malformed, match=f"a column '{wrong}' and none 'b', which may be left out"):
+                handle.predict_table(FRAME[["a"]].assign(**{wrong: 3}))
+        assert handle.predict_table(FRAME.assign(B=3, c=4)).equals(handle.predict_table(FRAME))
         for thing in ([1], {"a": 1}, np.ones((1, 2)), None):
             with pytest.raises(Malformed, match="a table is a pandas DataFrame or an Arrow table"):
                 handle.predict_table(thing)
         with pytest.raises(Malformed, match="'a'"):
             handle.predict_table(pd.DataFrame({0: [1.0], 1: [2.0]}))
+
+
+def test_versions_and_options_of_an_artifact_may_be_stated() -> None:
+    with pytest.raises(ValueError, match="versions must be one of 'refuse', 'warn', 'ignore', not 'never'"):
+        maitred.load("embed_models:Two", versions="never")  # type: ignore[arg-type]
+    with maitred.load("embed_models:Two", versions="warn", options={}) as handle:
+        assert handle.predict_table(FRAME).shape[0] == 2

@@ -75,6 +75,13 @@ def test_nothing_names_a_machine_or_a_package_host() -> None:
     assert not found
 
 
+def test_tests_and_pages_speak_of_behaviour_and_not_of_a_list_of_cases() -> None:
+    number = re.compile(r"(?<![0-9A-Za-z-])c-[0-9a-f]{5}(?![0-9A-Za-z-])")
+    found = [f"{relative(path)}: {match.group()}" for path in text_files()
+             if (match := number.search(path.read_text(errors="replace")))]  # fmt: skip
+    assert not found
+
+
 @pytest.mark.parametrize("name", ["serve", "dev"])
 def test_lock_files_pin_with_hashes_and_name_no_host(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()

@@ -33,8 +33,9 @@ MAY_ALSO = {("model", "wire"), ("client", "model.signature"), ("embed", "observe
 
 RULES = {
     "errors", "messages", "events", "spelling", "model.signature", "model.ragged", "model.predictor", "wire.coerce",
-    "wire.tensors", "wire.arrays", "wire.arrow", "wire.columns", "wire.csv", "wire.direct", "wire.dtypes",
-    "wire.elements", "wire.json_tensors", "wire.missing", "wire.raw", "wire.times", "model.answers", "model.forms",
+    "wire.headings", "wire.tensors", "wire.arrays", "wire.arrow", "wire.columns", "wire.csv", "wire.direct",
+    "wire.dtypes", "wire.elements", "wire.json_tensors", "wire.missing", "wire.nesting", "wire.raw", "wire.times",
+    "wire.timetexts", "model.answers", "model.forms",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",

@@ -21,8 +21,10 @@ from maitred.host import processors
 from maitred.http.aside import Aside
 from maitred.http.limits import Limits
 from maitred.http.server import Server
+from maitred.model.description import Description
 from maitred.model.inspect import curl_line
 from maitred.model.loading import describe
+from maitred.model.refusals import Corrupt, LoadRefused, NotAnArtifact, NotFound
 from maitred.model.source import Source
 from maitred.observe.logs import EventLog
 from maitred.observe.metrics import Metrics
@@ -31,7 +33,7 @@ from maitred.pool.pool import Pool
 from maitred.pool.settings import SupervisorSettings
 from maitred.replica.replica import ReplicaSettings
 from maitred.scheduling.dispatcher import DispatchSettings
-from maitred.settings import Address, HttpSettings, ModelSettings, ServerSettings
+from maitred.settings import Address, HttpSettings, ModelSettings, ServerSettings, SettingsError
 
 log = logging.getLogger("maitred")
 
@@ -276,7 +278,7 @@ class House:
             options=model.options if kind == "process" else {"threads": threads, **model.options},
             trust_file=str(self.settings.home / "trust.toml"),
         )
-        described = describe(source)
+        described = self._described(model, source)
         log.info("model %s: copies %d, threads of each %d", model.name, replicas.max, threads)
         served = Served(model.name, PATH_VERSION)
         served.noticed = lambda: self._noticed(served)
@@ -314,6 +316,16 @@ class House:
         served.endpoint, served.description = pool, described
         self._pools.append(pool)
         return served
+
+    def _described(self, model: ModelSettings, source: Source) -> Description | None:
+        """As `describe`, but what is refused is told with its place in the settings. Raises SettingsError."""
+        try:
+            return describe(source)
+        except LoadRefused as error:
+            named = isinstance(error, (NotFound, NotAnArtifact, Corrupt))
+            key = f"models.{model.name}.source" if named else f"models.{model.name}"
+            origin = self.settings.origins.get(key, "")
+            raise SettingsError(error.message, key=key, origin=origin) from error
 
 
 def _limits(http: HttpSettings) -> Limits:

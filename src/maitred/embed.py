@@ -31,6 +31,7 @@ from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature
 from maitred.model.source import Source
 from maitred.model.tables import columns, table_like
+from maitred.model.versions import Policy
 from maitred.pool.build import Kind, build_pool
 from maitred.pool.pool import Pool, PoolState
 from maitred.pool.settings import SupervisorSettings
@@ -189,6 +190,8 @@ def load(
     kind: Kind = "process",
     max_batch_rows: int = 64,
     trust: str | None = None,
+    versions: Policy = "refuse",
+    options: Mapping[str, Any] | None = None,
     isolated: bool = False,
 ) -> Handle:
     """Load the model at `path` (an artifact folder, a model file, `file.py`, `file.py:Class`, `module:Class`).
@@ -197,9 +200,10 @@ def load(
     its own. With `queue=True` the calls of all threads share one queue in front of `replicas` copies (`kind`: child
     processes, threads, or on the queue's own loop), and are answered in batches of up to `max_batch_rows` rows.
     `trust` (`WHO: WHY`) lets code or pickles inside the artifact run. That happens in child processes only, so with
-    `queue=True`; or in this process if it is `isolated`: if it exists for this model alone. Raises `LoadRefused` with
-    the reason for a model that is broken, not trusted, or fails to load; `TypeError` or `ValueError` for arguments
-    that make no sense.
+    `queue=True`; or in this process if it is `isolated`: if it exists for this model alone. `versions`: what happens
+    where an artifact was saved with other versions of its libraries (`refuse`, `warn`, `ignore`). `options` are
+    settings of the model's flavor, over those that it was packed with. Raises `LoadRefused` with the reason for a model
+    that is broken, not trusted, or fails to load; `TypeError` or `ValueError` for arguments that make no sense.
     """
     place = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(place, str):
@@ -209,7 +213,9 @@ def load(
     if kind not in get_args(Kind):
         raise ValueError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, not {kind!r}")
     replicas, rows = _at_least_one("replicas", replicas), _at_least_one("max_batch_rows", max_batch_rows)
-    source = Source(path=place, name=name or "", trust=trust)
+    if versions not in get_args(Policy):
+        raise ValueError(f"versions must be one of {', '.join(map(repr, get_args(Policy)))}, not {versions!r}")
+    source = Source(path=place, name=name or "", trust=trust, versions=versions, options=dict(options or {}))
     if queue:
         return Handle(_Queued(source, replicas, kind, rows))
     loaded = load_model(source, isolated=isolated)

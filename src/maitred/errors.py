@@ -28,7 +28,9 @@ class MaitredError(Exception):
     """Whether a rollout's guard holds this failure against the version that gave it."""
     next_step: ClassVar[str] = "report it to whoever runs this server"
 
-    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+    def __init__(self, message: object, *, retry_after_seconds: float | None = None) -> None:
+        """`message` may be anything that has words, such as the exception that was caught."""
+        message = str(message)
         super().__init__(message)
         self.message = message
         self.retry_after_seconds = retry_after_seconds

@@ -531,7 +531,8 @@ class _File:
         if _empty(node):
             return
         if node.id != "mapping":
-            self._refuse(node, path, f"expected keys and values, got {_described(node)}")
+            example = _SUCH_AS.get(path[-1], "") if path else ""
+            self._refuse(node, path, f"expected keys and values{example}, got {_described(node)}")
         seen: dict[str, _Node] = {}
         for key, child in node.value:
             if key.id != "scalar":
@@ -570,6 +571,13 @@ class _File:
 
     def _refuse(self, node: _Node, path: KeyPath, message: str) -> NoReturn:
         raise SettingsError(message, key=".".join(path), origin=self._place(node))
+
+
+_SUCH_AS: Final = {
+    "replicas": ", such as {max: 2}", "batching": ", such as {max_batch_rows: 64}",
+    "slo": ", such as {p99_seconds: 0.05}", "options": ", such as {threads: 2}",
+}  # fmt: skip
+"""What may be meant by a section, for whoever gives it a single value."""
 
 
 def _empty(node: _Node) -> bool:

@@ -539,6 +539,19 @@ class TestServe:
         assert line in refused(cli("serve", *arguments))
         assert served == []
 
+    @pytest.mark.parametrize(
+        ("model", "line"),
+        [
+            ("{source: ./none.onnx}", "wrong.yaml:3:15: models.b.source: there is no file or folder at none.onnx"),
+            ("{source: nothing}", "wrong.yaml:3:15: models.b.source: nothing holds no maitred.toml"),
+            ("{source: double.py, options: {weigths: x}}", "wrong.yaml:3:3: models.b: flavor python has no option"),
+        ],
+    )
+    def test_a_model_that_cannot_be_found_is_told_with_its_place(self, cli, place, model, line):
+        (place / "nothing").mkdir()
+        (place / "wrong.yaml").write_text(f"log_level: warning\nmodels:\n  b: {model}\n")
+        assert line in refused(cli("serve", "--config", "wrong.yaml"))
+
     def test_what_the_house_refuses_is_one_line_too(self, cli, served, monkeypatch):
         def serve(settings: ServerSettings, announce: Callable[[str], None]) -> int:
             raise OSError(98, "Address already in use")
@@ -565,6 +578,13 @@ class TestServe:
         (place / "a=b").mkdir()
         (place / "a=b" / "m.onnx").touch()
         assert named(argument) == (name, path)
+
+    def test_an_artifact_has_the_name_that_inspect_shows(self, cli, place):
+        cli("pack", "double.py:Double", "--out", "art", "--name", "twice")
+        assert named("art") == ("twice", "art")
+        assert "/v2/models/twice/infer" in cli("inspect", "art").out
+        (place / "art" / "maitred.toml").write_text("broken")
+        assert named("art") == ("art", "art")
 
     def test_the_working_directory_has_a_name(self, place):
         assert named(".")[0] == place.resolve().name

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -270,3 +273,30 @@ def test_a_failure_leaves_the_older_artifact_and_no_rest(folder: Path) -> None:
         fail()
     assert open_artifact(folder).version == before
     assert os.listdir(folder.parent) == ["churn"]
+
+
+@pytest.mark.parametrize(
+    ("key", "table", "said"),
+    [
+        ("traits", {"slots": -5}, "slots must be a whole number >= 1"),
+        ("traits", {"slots": True}, "slots|int"),
+        ("traits", {"max_batch_rows": 0}, "max_batch_rows must be a whole number >= 1"),
+        ("traits", {"fixed_batch": [0, -1]}, "fixed_batch must be a list of row counts"),
+        ("traits", {"fixed_batch": []}, "fixed_batch must be a list of row counts"),
+        ("limits", {"max_batch_rows": -1}, "max_batch_rows must be a whole number >= 1"),
+        ("limits", {"deadline_seconds": float("nan")}, "deadline_seconds must be a finite number"),
+        ("limits", {"deadline_seconds": float("inf")}, "deadline_seconds must be a finite number"),
+        ("limits", {"deadline_seconds": -1.0}, "deadline_seconds must be a finite number"),
+    ],
+)
+def test_traits_and_limits_that_no_model_can_have_are_refused(key: str, table: dict[str, Any], said: str) -> None:
+    head = tomllib.loads(MANIFEST.head().decode()) | {key: table}
+    with pytest.raises(NotAnArtifact, match=rf"{key}: .*({said})"):
+        read(seal(tomli_w.dumps(head).encode(), "sha256:" + "0" * 64, {}))
+
+
+def test_fixed_batch_needs_rows_in_a_manifest_too() -> None:
+    head = tomllib.loads(MANIFEST.head().decode())
+    head["signature"] = {"inputs": {"x": "float32[4]"}, "outputs": {"y": "float32[4]"}}
+    with pytest.raises(NotAnArtifact, match="traits: fixed_batch needs a row-wise signature"):
+        read(seal(tomli_w.dumps(head).encode(), "sha256:" + "0" * 64, {}))

@@ -80,8 +80,26 @@ def array(marker: Path) -> bytes:
     return buffer.getvalue()
 
 
+def _hidden(marker: Path) -> bytes:
+    """A pickle that pickletools cannot read, and whose import has no look of its own: its names come from the memo."""
+    names = b"".join(b"X" + len(text).to_bytes(4, "little") + text + b"q" + bytes([at]) + b"0"
+                     for at, text in enumerate((b"posix", b"system")))  # fmt: skip
+    command = f"touch {marker}".encode()
+    return b"I0x10\n0" + names + b"h\x00h\x01\x93X" + len(command).to_bytes(4, "little") + command + b"\x85R."
+
+
+def hidden(marker: Path) -> bytes:
+    return b"\x80\x04" + _hidden(marker)
+
+
+def disguised(marker: Path) -> bytes:
+    """Besides, it imports what weights import."""
+    return b"\x80\x04ccollections\nOrderedDict\n0" + _hidden(marker)
+
+
 FORMS: dict[str, Callable[[Path], bytes]] = {
     "pickle": plain, "joblib": compressed, "zip": zipped, "code": code, "npy": array,
+    "hidden": hidden, "disguised": disguised,
 }  # fmt: skip
 
 
@@ -111,6 +129,29 @@ def test_a_payload_in_a_file_does_not_run(flavor: str, suffix: str, form: str, m
     with pytest.raises(LoadRefused):
         pack(path, tmp_path / "packed")
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("flavor", "suffix"), [pair for pair in SUFFIXES if pair[1] not in CODE])
+def test_a_payload_in_a_reference_does_not_run(
+    flavor: str, suffix: str, form: str, marker: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(FORMS[form](marker))
+    (tmp_path / "sums.py").write_text(
+        "from maitred import Signature\nsignature = Signature({'x': 'float32[n, 2]'}, {'y': 'float32[n]'})\n"
+        "def predict(batch): return batch['x'].sum(axis=1)\n"
+    )
+    with pytest.raises(LoadRefused):
+        pack(tmp_path / "sums.py", tmp_path / "packed", example={"x": [[1.0, 2.0]]}, reference=path)
+    assert not marker.exists()
+    assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.parametrize("form", ["hidden", "disguised"])
+def test_the_hidden_payloads_do_run_where_they_are_unpickled(form: str, marker: Path) -> None:
+    pickle.loads(FORMS[form](marker))
+    assert marker.exists()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -17,7 +17,19 @@ from maitred.model import example as examples
 from maitred.model.artifact import open_artifact, seal_folder
 from maitred.model.description import Description
 from maitred.model.example import Example
-from maitred.model.loading import Loaded, Source, describe, load, record_trust, replay, run, warm, warmup_batches
+from maitred.model.flavors import Opening
+from maitred.model.loading import (
+    Loaded,
+    Source,
+    describe,
+    load,
+    opened,
+    record_trust,
+    replay,
+    run,
+    warm,
+    warmup_batches,
+)
 from maitred.model.pack import pack
 from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, NotAnArtifact, NotFound, Untrusted
 from maitred.model.refusals import WrongVersions as Wrong
@@ -263,6 +275,27 @@ def test_another_minor_version_is_told_in_the_description(packed: Path) -> None:
     told = describe(source)
     assert told is not None
     assert told.warnings == load(source).description.warnings
+
+
+class _Broken:
+    """A flavor whose library raises this."""
+
+    name = "broken"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def open(self, opening: Any) -> Any:
+        raise self.error
+
+
+def test_a_library_written_in_rust_that_panics_cannot_load(tmp_path: Path) -> None:
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    with pytest.raises(CannotLoad, match=r"broken cannot open m\.bin: PanicException: index out of bounds"):
+        opened(_Broken(panic("index out of bounds")), Opening(root=tmp_path, file="m.bin"))  # type: ignore[arg-type]
+    for error in (KeyboardInterrupt(), SystemExit(1)):
+        with pytest.raises(type(error)):
+            opened(_Broken(error), Opening(root=tmp_path, file="m.bin"))  # type: ignore[arg-type]
 
 
 def test_a_running_loop_is_no_hindrance(code: Path) -> None:

@@ -14,13 +14,16 @@ import pandas
 import pytest
 
 import maitred
+from maitred.errors import Malformed
 from maitred.model import example as examples
 from maitred.model.artifact import open_artifact
+from maitred.model.asking import tensor_given
 from maitred.model.loading import Source, describe, load, replay, run
 from maitred.model.manifest import Limits
 from maitred.model.pack import pack
 from maitred.model.predictor import Traits
-from maitred.model.refusals import CannotPack, LoadRefused, NotFound
+from maitred.model.refusals import CannotLoad, CannotPack, LoadRefused, NotFound
+from maitred.model.trial import inputs_of
 from maitred.model.trust import Trust, TrustStore
 
 TRUST = "tester: it is our own"
@@ -234,3 +237,61 @@ def test_an_example_that_is_too_large_says_so(out: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(examples, "MAX_BYTES", 2000)
     with pytest.raises(CannotPack, match="fewer rows"):
         pack(Two, out, example={"a": np.full(400, 1 / 3)})
+
+
+LINES = np.array([[0.25, 1, 2], [3, 4, 5], [6, 7, 8.5]])
+
+
+def matrix_models() -> dict[str, Any]:
+    """Models of three columns without names."""
+    linear = pytest.importorskip("sklearn.linear_model", reason="the extra sklearn")
+    xgboost = pytest.importorskip("xgboost", reason="the extra xgboost")
+    return {
+        "sklearn": linear.LinearRegression().fit(LINES, [0.0, 1.0, 2.0]),
+        "xgboost": xgboost.XGBRegressor(n_estimators=2).fit(LINES, [0.0, 1.0, 2.0]),
+    }
+
+
+@pytest.mark.parametrize("name", ["sklearn", "xgboost"])
+def test_an_example_of_another_width_is_told_in_columns(name: str, tmp_path: Path) -> None:
+    model = matrix_models()[name]
+    for example in (LINES[:, :2], LINES[:, :2].tolist(), {"x": LINES[:2, :2]}):
+        with pytest.raises(CannotLoad, match=r"^the example has 2 columns, the model takes 3$"):
+            pack(model, tmp_path / "m", example=example)
+    with pytest.raises(CannotLoad, match=r"the example has the shape \[3\], the model takes 3 columns"):
+        pack(model, tmp_path / "m", example=LINES[0])
+
+
+@pytest.mark.parametrize("name", ["sklearn", "xgboost"])
+def test_whole_numbers_are_an_example_of_a_float_matrix(name: str, tmp_path: Path) -> None:
+    whole = np.arange(6).reshape(2, 3)
+    frame = pandas.DataFrame({"a": [0, 3], "b": [1.0, 4.0], "c": np.array([2, 5], np.int32)})
+    for example in (whole, whole.astype(np.int32), frame):
+        out = tmp_path / f"m{id(example)}"
+        pack(matrix_models()[name], out, example=example)
+        kept = load(Source(str(out))).example
+        assert kept is not None
+        assert kept.inputs["x"].tolist() == whole.tolist() and kept.inputs["x"].dtype == np.float64
+
+
+def test_an_examples_floats_are_rounded_to_the_inputs_and_a_callers_are_not() -> None:
+    signature = maitred.Signature({"x": "float32[n, 2]", "k": "int64[n]"}, {"y": "float32[n]"})
+    fine = np.array([[0.1, 0.2]])
+    found = inputs_of(signature, {"x": fine, "k": np.array([1])})
+    assert found["x"].dtype == np.float32 and np.array_equal(found["x"], fine.astype(np.float32))
+    with pytest.raises(Malformed, match="expected FP32, got FP64"):
+        tensor_given(signature.inputs["x"], fine)
+    with pytest.raises(CannotPack, match="input 'k': expected INT64, got FP64"):
+        inputs_of(signature, {"x": fine, "k": np.array([1.0])})
+    with pytest.raises(CannotPack, match=r"input 'x'.*does not fit FP32"):
+        inputs_of(signature, {"x": fine * 1e300, "k": np.array([1])})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [(Limits(max_batch_rows=0), "max_batch_rows"), (Limits(deadline_seconds=float("nan")), "deadline_seconds")],
+)
+def test_limits_that_no_manifest_may_hold_are_refused(limits: Limits, said: str, out: Path) -> None:
+    with pytest.raises(CannotPack, match=said):
+        pack(Two, out, limits=limits)
+    assert os.listdir(out.parent) == []

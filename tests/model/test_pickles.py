@@ -202,6 +202,19 @@ def test_pickles_behind_the_first(between: bytes, marker: Path, tmp_path: Path) 
     assert listed(tmp_path, data)[0].startswith("posix")
 
 
+@pytest.mark.parametrize("opcode", [b"I0x10\n", b"L0x10L\n", b"S'\xff'\n", b"F1_0\n", b"V\\ud800\n"])
+def test_what_unpicklers_read_and_pickletools_do_not_is_never_nothing(opcode: bytes, tmp_path: Path) -> None:
+    named = b"X\x05\x00\x00\x00posixq\x000X\x06\x00\x00\x00systemq\x010h\x00h\x01\x93."
+    found = listed(tmp_path, b"\x80\x04" + opcode + b"0" + named)
+    assert found[-1] in {UNREAD, "posix.system"}
+
+
+@pytest.mark.parametrize("size", [b"X\x05\x00\x00\x00", b"\x8c\x05", b"\x8d\x05" + bytes(7)])
+def test_texts_of_every_size_before_a_stacked_import(size: bytes, tmp_path: Path) -> None:
+    found = listed(tmp_path, b"\x80\x04I0x10\n0" + size + b"posix\x94X\x06\x00\x00\x00system\x93.")
+    assert found == ("posix.system", UNREAD)
+
+
 def test_truncated_files(marker: Path, tmp_path: Path) -> None:
     data = pickle.dumps([Payload(marker), "x" * 1000])
     assert listed(tmp_path, data[:-1000])[0].startswith("posix")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.errors import ModelFault
+from maitred.model import forms
 from maitred.model.predictor import (
     Context,
     Model,
@@ -449,3 +450,28 @@ def test_wrong_declarations(name: str, value: Any, message: str) -> None:
 def test_fixed_batch_needs_rows() -> None:
     with pytest.raises(TypeError, match="row-wise"):
         predictor(lambda self, batch: None, Signature({"x": "float32[n]"}, {"y": "float32[]"}), fixed_batch=[4])
+
+
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "there"), [("int64", 1), ("bool", True), ("str", "a"), ("float32", 1.5), ('int64[n] time="s"', 5)]
+)
+def test_numpys_masked_element_is_missing_wherever_it_stands(dtype: str, there: Any, records: bool) -> None:
+    """As None is; numpy would make NaN of it, and a number of that."""
+    masked, notation = np.ma.masked, dtype if "[" in dtype else f"{dtype}[n]"
+    values = [there, masked, None]
+    raw: Any = [{"y": value} for value in values] if records else {"y": values}
+    if dtype == "float32":
+        assert np.isnan(settled(raw, Signature({"x": "float32[n]"}, {"y": notation}))["y"]).tolist() == [0, 1, 1]
+        return
+    nullable = Signature({"x": "float32[n]"}, {"y": f"{notation} nullable"})
+    got = forms.whole(nullable.special_outputs, settled(raw, nullable))["y"]
+    assert got.tolist()[1:] == [None, None] and got.tolist()[0] is not None
+    with pytest.raises(ModelFault, match=r"output 'y': the model returned a missing value at \[1\]"):
+        settled(raw, Signature({"x": "float32[n]"}, {"y": notation}))
+
+
+def test_masked_elements_inside_a_row_are_missing_too() -> None:
+    signature = Signature({"x": "float32[n]"}, {"y": "int8[n, 2] nullable"})
+    got = settled([{"y": [1, np.ma.masked]}] * 3, signature)
+    assert got["y\0valid"].tolist() == [[True, False]] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,15 @@ def test_a_library_may_come_in_several_distributions(
         return
     with pytest.raises(WrongVersions, match=r"xgboost 3\.2\.0, and none is installed"):
         compare({"xgboost": "3.2.0"})
+
+
+@pytest.mark.parametrize("policy", ["refuse", "warn"])
+def test_what_a_manifest_says_fits_on_one_line(policy: Any) -> None:
+    """Names and versions are the artifact's own words, and come into logs."""
+    saved = {"a\nERROR b": "1\x1b[31m\n2" + "9" * 100_000}
+    try:
+        (said,) = compare(saved, policy)
+    except WrongVersions as refused:
+        said = refused.message
+    assert said.isprintable() and len(said) < 600
+    assert r"a\nERROR b 1\x1b[31m\n2999" in said

@@ -238,3 +238,14 @@ def test_no_wait_without_a_ready_copy_is_long(moves: list[tuple[str, float]], re
             together = min(end, ended_at(ticket)) - max(begin, ticket.submitted_at)
             assert together <= PATIENCE + 1e-6
     assert pool.dispatcher.waiting_rows() == pool.dispatcher.running_rows() == 0
+
+
+def test_whoever_comes_after_the_model_has_failed_hears_why() -> None:
+    pool = ManualPool(restart_seconds=60.0)
+    pool.lose(1)
+    pool.dispatcher.expect(0, pool.now, reason="it was saved with scikit-learn 0.24.2")
+    error = pool.send().error
+    assert isinstance(error, NoReplica)
+    assert error.message.endswith("and none is starting: it was saved with scikit-learn 0.24.2")
+    pool.dispatcher.expect(0, pool.now)
+    assert "scikit-learn" not in str(pool.send().error)

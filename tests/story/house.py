@@ -114,7 +114,7 @@ async def standing(given: ServerSettings) -> AsyncIterator[Standing]:
     house = Standing(given)
     await house.start()
     try:
-        await asyncio.wait_for(house.settled(), 30)
+        await asyncio.wait_for(house.settled(), 120)
         yield house
     finally:
         await house.leave()

@@ -73,7 +73,7 @@ class Moody(maitred.Model):
         if (values == 666).any():
             raise ValueError("666 is not liked here")
         if (values == 400).any():
-            raise maitred.InvalidInput("400 is none of ours")
+            raise maitred.InvalidInput(ValueError("400 is none of ours"))
         if (values == 1).any():
             while not context.cancelled():
                 time.sleep(0.002)

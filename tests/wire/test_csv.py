@@ -161,3 +161,12 @@ def test_long_texts_are_read_and_the_limit_is_left_as_it_was() -> None:
     before = library.field_size_limit()
     assert column("x\n" + "a" * 300_000 + "\n", x="str[n]") == ["a" * 300_000]
     assert library.field_size_limit() == before
+
+
+def test_an_optional_column_in_another_spelling_is_refused() -> None:
+    inputs = {"age": "int64[n]", "home_country": 'str[n] default="?"'}
+    with pytest.raises(Malformed, match="a column 'Home Country' and none 'home_country', which may be left out"):
+        read("age,Home Country\n3,se\n", **inputs)
+    for text, names in (("age,note\n3,se\n", {"age"}), ("age,home_country,HOME-COUNTRY\n3,se,de\n", {*inputs})):
+        found = read(text, **inputs)
+        assert found is not None and found.keys() == names

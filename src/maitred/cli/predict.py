@@ -148,10 +148,13 @@ def _table(place: str, signature: Signature) -> Table:
     """
     if place.endswith(".csv"):
         return Table(_read_csv(place, signature), "rows")
+    from maitred.wire.headings import check_spelling
+
     table = read_table(place, "--input")
     missing = [name for name, spec in signature.inputs.items() if not spec.optional and name not in table.column_names]
     if missing:
         raise CommandFailed(f"--input: {place} has no column {missing[0]!r}; it has {', '.join(table.column_names)}")
+    check_spelling(table.column_names, signature.inputs)
     chosen = {name: table.column(name) for name in signature.inputs if name in table.column_names}
     return Table({name: _values(name, column) for name, column in chosen.items()} if table.num_rows else {}, "rows")
 

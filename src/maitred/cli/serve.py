@@ -116,7 +116,7 @@ def overrides(models: list[str], flags: dict[tuple[str, ...], tuple[str, object]
 
 
 def named(argument: str) -> tuple[str, str]:
-    """`NAME=PATH` as both; for a bare path the name is the folder's, or the file's without its ending.
+    """`NAME=PATH` as both; for a bare path the name is the artifact's, the folder's, or the file's without its ending.
 
     Raises CommandFailed where nothing is there, or NAME or what would be made of the path cannot be a name.
     """
@@ -134,10 +134,21 @@ def named(argument: str) -> tuple[str, str]:
             raise CommandFailed(f"{path}: there is no such file or folder")
         return name or entry.lower(), path
     place = Path(path if os.path.exists(path) else file).resolve()
-    name = name or (place.name if place.is_dir() else place.stem)
+    name = name or (_name_in(place) if place.is_dir() else place.stem)
     if NAME.fullmatch(name) is None:
         raise CommandFailed(f"{path}: '{name}' cannot be a model's name; write NAME={path}")
     return name, path
+
+
+def _name_in(folder: Path) -> str:
+    """The name in the folder's manifest; the folder's own where it has none that can be read."""
+    from maitred.model.artifact import open_artifact
+    from maitred.model.refusals import LoadRefused
+
+    try:
+        return open_artifact(folder).manifest.name
+    except LoadRefused:
+        return folder.name
 
 
 def _is_there(path: str) -> bool:

@@ -11,8 +11,7 @@ import msgspec
 from maitred import __version__
 from maitred.deployment.router import Served
 from maitred.gateway.metadata import MAX_CATEGORIES, notation
-from maitred.gateway.rows import raw_input
-from maitred.model.signature import Signature, TensorSpec
+from maitred.model.signature import Signature, TensorSpec, raw_input
 from maitred.wire.coerce import FLOATS
 
 Schema = dict[str, Any]

@@ -9,10 +9,11 @@ from typing import Final
 
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call
-from maitred.gateway.rows import Bridge, Prediction, Row, objects, raw_input, read_object, read_rows
+from maitred.gateway.rows import Bridge, Prediction, Row, objects, read_object, read_rows
 from maitred.gateway.terms import is_raw
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
+from maitred.model.signature import raw_input
 from maitred.wire.json import Body, check_count, shown
 
 ONE: Final = "object"

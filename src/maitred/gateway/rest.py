@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from maitred.deployment.router import Router, Served
@@ -14,7 +15,7 @@ from maitred.gateway.answers import Call, defect, log, reply_error, reply_json
 from maitred.gateway.chain import ANONYMOUS
 from maitred.gateway.paths import Asked, parse
 from maitred.gateway.plain import Plain
-from maitred.gateway.rows import Prediction
+from maitred.gateway.rows import Prediction, check_names, needed
 from maitred.gateway.settings import GatewaySettings
 from maitred.gateway.terms import (
     LABELS,
@@ -51,6 +52,7 @@ MAX_FLAT: Final = 1 << 16
 CLOSELY: Final = 15
 """Requests that are read closely after one that had to be, before the short way is tried again."""
 _TENANT: Final = ANONYMOUS.tenant
+_name_of: Final = attrgetter("name")
 
 _read_load: Final = Reader(dict[str, Any])
 
@@ -231,7 +233,7 @@ class Infer:
 
     __slots__ = (
         "served", "_seconds", "_description", "_signature", "_kinds", "_per_row", "_writer", "_all", "_wanted",
-        "_shapes", "_read_flat", "_flat_reader", "_not_flat", "_known",
+        "_shapes", "_read_flat", "_flat_reader", "_not_flat", "_known", "_needed",
     )  # fmt: skip
 
     def __init__(self, served: Served, deadline_seconds: float) -> None:
@@ -249,6 +251,7 @@ class Infer:
             name: (spec.datatype, spec.dtype, spec.nullable, spec.nan, spec.clock)
             for name, spec in signature.inputs.items()
         }
+        self._needed = needed(signature)
         self._per_row = description.traits.per_row_parameters
         self._writer = Writer(self.served.name, self.served.version, signature)
         self._all = self._writer.wanted(tuple(signature.outputs))
@@ -320,10 +323,13 @@ class Infer:
         if heads.json_length is not None:
             head, rest = binary.split(body, heads.json_length)
             envelope = decode(head)
-            tensors = self._binary_tensors(envelope, rest)
         else:
+            rest = None
             envelope = decode(body)
-            tensors = self._tensors(envelope)
+        names = list(map(_name_of, envelope.inputs))
+        if not self._needed <= set(names) <= self._kinds.keys():
+            check_names(self._signature, names)  # before elements are read, which is dear
+        tensors = self._tensors(envelope) if rest is None else self._binary_tensors(envelope, rest)
         checked = self._signature.check(tensors)
         if self._not_flat:
             self._not_flat -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from maitred.messages import FOREVER, NORMAL, Request, Result, Tensor
 from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import Array, from_json, rows_json, unprintable
+from maitred.wire.elements import MAX_FILL
 from maitred.wire.json import Reader
 from maitred.wire.times import Clock
 
@@ -31,21 +32,30 @@ read_object: Final = Reader(Row)
 class Bridge:
     """Between JSON values and one model's tensors."""
 
-    __slots__ = ("signature", "specs")
+    __slots__ = ("signature", "specs", "_needed")
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self.specs = signature.inputs
+        self._needed = needed(signature)
 
     def columns(self, columns: Mapping[str, Value]) -> dict[str, Tensor]:
-        """Inputs that are given whole. Raises Malformed naming the input."""
-        return {name: self._tensor(self.spec(name), value, None) for name, value in columns.items()}
+        """Inputs that are given whole. Raises Malformed naming the input: for its name before any is read."""
+        specs = list(map(self.spec, columns))
+        if not self._needed <= columns.keys():
+            check_names(self.signature, columns)
+        return {spec.name: self._tensor(spec, columns[spec.name], None) for spec in specs}
 
     def rows(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Inputs that are given row by row, at least one. Raises Malformed naming the input."""
+        """Inputs that are given row by row, at least one. Raises Malformed naming the input: for its name first."""
         self.check_row_wise()
         names = dict.fromkeys(name for row in rows for name in row)
-        return {name: self._gathered(self.spec(name), rows) for name in names}
+        specs = list(map(self.spec, names))
+        if not self._needed <= names.keys():
+            check_names(self.signature, names)
+        if len(rows) > 1 and (more := len(rows) * len(names) - sum(map(len, rows))) > MAX_FILL:
+            raise Malformed(f"{more} values are left out of the rows; send columns, or fewer rows at once")
+        return {spec.name: self._gathered(spec, rows) for spec in specs}
 
     def check_row_wise(self) -> None:
         """Raises Malformed where the model does not work row by row."""
@@ -118,6 +128,23 @@ class Bridge:
         return value
 
 
+def needed(signature: Signature) -> frozenset[str]:
+    """The inputs that no request may leave out."""
+    return frozenset(name for name, spec in signature.inputs.items() if not spec.optional)
+
+
+def check_names(signature: Signature, names: Iterable[str]) -> None:
+    """Raises Malformed where inputs of these names are not what the model takes, whatever they hold.
+
+    What the signature says of made-up inputs of the same names it would say of the caller's, after they were read.
+    """
+    for name in names:
+        if name not in signature.inputs:
+            raise signature.unknown_input(name)
+    made_up = signature.example(1)
+    signature.fit({name: made_up[name] for name in names})
+
+
 def _filler(spec: TensorSpec) -> bytes | None:
     """What stands for a value that a row leaves out; None where nothing can."""
     if len(spec.shape) != 1:
@@ -167,13 +194,6 @@ def objects(names: Sequence[str], columns: Sequence[Sequence[bytes]]) -> list[by
         b"{%b}" % b",".join([b"%b:%b" % pair for pair in zip(keys, values, strict=True)])
         for values in zip(*columns, strict=True)
     ]
-
-
-def raw_input(signature: Signature) -> TensorSpec | None:
-    """The input that a body of plain bytes stands for: the only one that a row has to have; None if there is none."""
-    needed = [spec for spec in signature.inputs.values() if not spec.optional]
-    fits = signature.row_wise and len(needed) == 1 and needed[0].dtype == "bytes" and len(needed[0].shape) == 1
-    return needed[0] if fits else None
 
 
 class Prediction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -239,6 +239,8 @@ def _column(spec: TensorSpec, value: Any) -> Column:
     if _is_odd(value):
         raise ModelFault(f"output {spec.name!r}: the model returned {_type_name(value)}")
     try:
+        if isinstance(value, (list, tuple)) and _has_masked(value):
+            value = _unmasked(value)
         if isinstance(value, (list, tuple)) and (spec.dtype in ("str", "bytes") or spec.time is not None):
             return Column(_object_array(value))
         column = opened(value)
@@ -253,6 +255,22 @@ def _column(spec: TensorSpec, value: Any) -> Column:
             f"output {spec.name!r}: a value of type {type(value).__name__} could not be made an array "
             f"({type(error).__name__})"
         ) from error
+
+
+def _has_masked(value: Sequence[Any]) -> bool:
+    kinds = set(map(type, value))
+    deeper = not kinds.isdisjoint((list, tuple))
+    return _MASKED in kinds or (deeper and any(_has_masked(part) for part in value if isinstance(part, (list, tuple))))
+
+
+def _unmasked(value: Any) -> Any:
+    """Lists with None for each of numpy's masked elements, of which numpy itself would make NaN."""
+    if isinstance(value, (list, tuple)):
+        return [_unmasked(part) for part in value]
+    return None if type(value) is _MASKED else value
+
+
+_MASKED: Final = type(np.ma.masked)
 
 
 def _object_array(value: Sequence[Any]) -> Array:

@@ -119,10 +119,11 @@ def _same(want: Array, found: Array) -> Array:
 def _worst(spec: TensorSpec, want: Array, found: Array, index: int, said: str) -> str:
     place = [int(i) for i in np.unravel_index(index, want.shape)]
     expected, given = want.reshape(-1)[index], found.reshape(-1)[index]
-    return f"output {spec.name!r}: {said}; worst at {place}: expected {_shown(expected)}, got {_shown(given)}"
+    return f"output {spec.name!r}: {said}; worst at {place}: expected {shown(expected)}, got {shown(given)}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """One element, for a message."""
     return repr(value.item() if isinstance(value, np.generic) else value)[:80]
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from maitred.model import versions
 from maitred.model.artifact import digest_of, files_of, verify
 from maitred.model.description import Description
+from maitred.model.forms import whole
 from maitred.model.loading import describe, example_row
 from maitred.model.refusals import LoadRefused
-from maitred.model.signature import Signature
+from maitred.model.signature import Signature, TensorSpec, raw_input
 from maitred.model.source import Resolved, Source, resolve, trust_for
+from maitred.wire.coerce import Array
+from maitred.wire.missing import NAT
+from maitred.wire.times import texts
 
 BASE_URL: Final = "http://127.0.0.1:8080"
 _MAX_CALL_CHARACTERS: Final = 2000
@@ -109,8 +115,11 @@ def inspect(source: Source, base_url: str = BASE_URL) -> Inspection:
 def curl_line(base_url: str, name: str, description: Description) -> str:
     """A command that asks the served model for an answer, ready to paste into a shell.
 
-    Where no example is known, or only a long one, it asks what the model takes.
+    A model whose rows are files is sent one. Where no example is known, or only a long one, it asks what it takes.
     """
+    if raw_input(description.signature) is not None:
+        url = shlex.quote(f"{base_url}/predict/{name}")
+        return f"curl -s {url} -H 'Content-Type: application/octet-stream' --data-binary @FILE"
     url = shlex.quote(f"{base_url}/v2/models/{name}")
     if not description.example:
         return f"curl -s {url}"
@@ -121,9 +130,30 @@ def curl_line(base_url: str, name: str, description: Description) -> str:
 def python_call(path: str, signature: Signature, row: Mapping[str, Any], needs_trust: bool = False) -> str:
     """Lines of Python that load the model and call it with one row; empty where these would be long."""
     permission = ", trust='WHO: WHY', queue=True" if needs_trust else ""
-    values = {name: row[name].tolist() for name in signature.inputs if name in row}
-    text = f"import maitred\n\nmodel = maitred.load({path!r}{permission})\nprint(model.predict({values!r}))"
+    seen = whole(signature.special_inputs, row)
+    values = ", ".join(
+        f"{name!r}: {_literal(spec, seen[name])}" for name, spec in signature.inputs.items() if name in row
+    )
+    text = f"import maitred\n\nmodel = maitred.load({path!r}{permission})\nprint(model.predict({{{values}}}))"
     return text if row and len(text) <= _MAX_CALL_CHARACTERS else ""
+
+
+def _literal(spec: TensorSpec, array: Array) -> str:
+    """An array as Python that gives its values again: times as text, None for what is missing."""
+    if spec.clock is not None:
+        counts = array.view(np.int64)
+        shown = zip(texts(counts, spec.clock), counts.reshape(-1).tolist(), strict=True)
+        flat = np.array([None if item == NAT else text or item for text, item in shown], object)
+        return repr(flat.reshape(array.shape).tolist())
+    return _written(array.tolist(), spec.nullable)
+
+
+def _written(value: Any, nullable: bool) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_written(item, nullable) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "None" if nullable and math.isnan(value) else f"float({str(value)!r})"
+    return repr(value)
 
 
 def _described(source: Source, problems: list[str]) -> Description | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import sys
@@ -14,15 +15,18 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from maitred.clock import Clock, monotonic
 from maitred.errors import MaitredError
 from maitred.model import example as examples
 from maitred.model import versions
 from maitred.model.artifact import verify
 from maitred.model.description import Description
 from maitred.model.example import Arrays, Example
-from maitred.model.flavors import Flavor, Opening
+from maitred.model.flavors import Flavor, Opening, check_options
+from maitred.model.flavors.libraries import words_of
 from maitred.model.forms import parted, whole
 from maitred.model.manifest import EXAMPLE, Limits
+from maitred.model.mixing import check_apart
 from maitred.model.predictor import Context, Predictor, Traits, WrongCount, call, call_async, rows_of
 from maitred.model.ragged import cut_arrays
 from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, LoadRefused
@@ -32,6 +36,9 @@ from maitred.model.trust import Trust, TrustStore, require
 from maitred.wire.coerce import from_array, to_array
 
 _MAX_EXAMPLE_CHARACTERS = 4096
+
+_RUST: Final = "pyo3_runtime"
+"""Where libraries written in Rust have their PanicException from, which is no Exception."""
 
 MAX_WARMUPS: Final = 128
 """Runs of a warm-up, where counts of rows times buckets would be more."""
@@ -53,6 +60,7 @@ def describe(source: Source) -> Description | None:
     Raises `LoadRefused`, or `Malformed` for a bad name.
     """
     found = resolve(source)
+    check_options(found.flavor, found.opening.options)
     if found.artifact is not None:
         manifest = found.artifact.manifest
         warned = versions.compare(manifest.libraries, "ignore" if source.versions == "ignore" else "warn")
@@ -101,8 +109,10 @@ def replay(loaded: Loaded) -> None:
         raise ExampleDiffers(f"the model does not repeat its example: {'; '.join(differing)}")
 
 
-def warm(loaded: Loaded, max_batch_rows: int) -> Loaded:
+def warm(loaded: Loaded, max_batch_rows: int, clock: Clock = monotonic) -> Loaded:
     """Replay the example and run every warm-up batch; what is known of the model, with what was found out.
+
+    A model that was not packed with several rows has to show here that it takes each for itself: see `mixing.py`.
 
     A model that came without an example may refuse rows made up from its signature: that is noted, not held against
     it. Everything else that it raises passes through.
@@ -114,10 +124,24 @@ def warm(loaded: Loaded, max_batch_rows: int) -> Loaded:
         except Exception as error:  # the model's own code may raise anything
             if loaded.example is not None or isinstance(error, WrongCount):
                 raise
-            said = f"not warmed up: it refuses made-up rows ({type(error).__name__}); pack it with an example"
-            known = msgspec.structs.replace(loaded.description, warnings=(*loaded.description.warnings, said))
-            return loaded._replace(description=known)
-    return loaded
+            return _noted(
+                loaded, f"not warmed up: it refuses made-up rows ({type(error).__name__}); pack it with an example"
+            )
+    if _was_checked(loaded):
+        return loaded
+    note = check_apart(loaded.predictor, functools.partial(run, loaded.predictor), max_batch_rows, clock)
+    return _noted(loaded, note) if note else loaded
+
+
+def _was_checked(loaded: Loaded) -> bool:
+    """Whether the model was packed with rows that showed that it takes each for itself: see `trial.py`."""
+    example = loaded.example
+    return example is not None and bool(example.outputs) and example.rows(loaded.predictor.signature) > 1
+
+
+def _noted(loaded: Loaded, note: str) -> Loaded:
+    known = msgspec.structs.replace(loaded.description, warnings=(*loaded.description.warnings, note))
+    return loaded._replace(description=known)
 
 
 def record_trust(source: Source) -> Trust | None:
@@ -221,14 +245,17 @@ def _rows(signature: Signature, example: Example | None, rows: int, sizes: Mappi
 
 
 def opened(flavor: Flavor, opening: Opening) -> Predictor:
-    """The flavor's predictor. Raises `LoadRefused`, whatever the framework raised."""
+    """The flavor's predictor. Raises `LoadRefused`, whatever the framework raised; exits and interrupts pass."""
+    check_options(flavor, opening.options)
     try:
         return flavor.open(opening)
     except LoadRefused:
         raise
-    except Exception as error:  # a framework's own errors, which have no common class
+    except BaseException as error:  # a framework's own errors, which have no common class
+        if not isinstance(error, Exception) and type(error).__module__ != _RUST:
+            raise
         what = opening.file or opening.entry
-        reason = str(error).replace(str(opening.root), "").strip("\n")[:500]
+        reason = words_of(error, opening.root)
         raise CannotLoad(f"{flavor.name} cannot open {what}: {type(error).__name__}: {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import tomli_w
 
 from maitred.errors import Malformed
 from maitred.model.names import check_name
-from maitred.model.predictor import Traits
+from maitred.model.predictor import Traits, checked_traits
 from maitred.model.refusals import NotAnArtifact
 from maitred.model.signature import Signature
 
@@ -39,6 +40,17 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     max_batch_rows: int | None = None
     deadline_seconds: float | None = None
+
+
+def checked_limits(limits: Limits) -> Limits:
+    """The same; TypeError naming what nothing can be bounded by."""
+    rows: Any = limits.max_batch_rows
+    seconds: Any = limits.deadline_seconds
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise TypeError("max_batch_rows must be a whole number >= 1, or None")
+    if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+        raise TypeError("deadline_seconds must be a finite number of seconds > 0, or None")
+    return limits
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,14 +179,15 @@ def _manifest(table: dict[str, Any]) -> Manifest:
     known = {"format", "example", *Manifest.__struct_fields__}
     if unknown := sorted(table.keys() - known):
         raise NotAnArtifact(f"{FILE}: unknown key {unknown[0]!r}")
+    signature = _value(table, "signature", Signature.from_dict)
     return Manifest(
         name=_value(table, "name", check_name),
         flavor=_value(table, "flavor", check_name),
         file=_value(table, "file", _member, ""),
         entry=_value(table, "entry", _as(str), ""),
-        signature=_value(table, "signature", Signature.from_dict),
-        traits=_value(table, "traits", _as(Traits), {}),
-        limits=_value(table, "limits", _as(Limits), {}),
+        signature=signature,
+        traits=_value(table, "traits", lambda found: checked_traits(_as(Traits)(found), signature.row_wise), {}),
+        limits=_value(table, "limits", lambda found: checked_limits(_as(Limits)(found)), {}),
         options=_value(table, "options", _as(dict[str, Any]), {}),
         libraries=_value(table, "libraries", _as(dict[str, str]), {}),
         example=_value(table, "example", _as(Literal["", "example.json"]), "") == EXAMPLE,

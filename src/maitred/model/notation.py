@@ -65,7 +65,7 @@ class TensorSpec:
     buckets: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Open sizes inside a row, each with the sizes that it is filled up to, ascending; the last one is the most."""
     categories: tuple[str, ...] | tuple[int, ...] | None = None
-    """The values that an input of `str` or integers was fitted on; a model takes every other one as missing."""
+    """The values that an input of `str` or integers was fitted on; tabular libraries take others as missing."""
     time: TimeUnit | None = None
     """int64 only: the elements count these units since 1970, and the model sees `datetime64`."""
     zone: str | None = None

@@ -17,9 +17,9 @@ from maitred.model.description import Description
 from maitred.model.flavors import Flavor, Opening, Saved, for_file, for_folder, for_object, prepared
 from maitred.model.flavors.python import EXECUTING
 from maitred.model.loading import describe, opened
-from maitred.model.manifest import EXAMPLE, FILE, Limits, Manifest
+from maitred.model.manifest import EXAMPLE, FILE, Limits, Manifest, checked_limits
 from maitred.model.names import check_name
-from maitred.model.predictor import Predictor, Traits
+from maitred.model.predictor import Predictor, Traits, checked_traits
 from maitred.model.reference import compare, restated
 from maitred.model.refusals import CannotPack
 from maitred.model.signature import Signature
@@ -75,10 +75,9 @@ def pack(
         packing = _saved(model, staging.root, signature, traits, dict(options or {}), example, stated)
         _copy(files, staging.root)
         predictor = opened(packing.flavor, packing.opening)
+        own, bounds = _said(predictor, limits or Limits())
         kept = tried(predictor, example, expected, repeatable)
-        compared: list[str] = []
-        if reference is not None:
-            compared = _compared(predictor, reference, example, stated, accept_differences)
+        compared = [] if reference is None else _compared(predictor, reference, example, stated, accept_differences)
         if kept is not None:
             examples.write(staging.root / EXAMPLE, kept, predictor.signature)
         manifest = Manifest(
@@ -87,9 +86,9 @@ def pack(
             file=packing.saved.file,
             entry=packing.saved.entry,
             signature=predictor.signature,
-            traits=predictor.traits,
-            limits=limits or Limits(),
-            options={**packing.saved.options, **dict(options or {})},
+            traits=own,
+            limits=bounds,
+            options=packing.opening.options,
             libraries=versions.record((*packing.flavor.libraries, *_installed(libraries))),
             example=kept is not None,
             made_up=kept is not None and example is None,
@@ -103,6 +102,14 @@ def pack(
     return described
 
 
+def _said(predictor: Predictor, limits: Limits) -> tuple[Traits, Limits]:
+    """What the manifest says of the model. Raises `CannotPack` for what no artifact may say."""
+    try:
+        return checked_traits(predictor.traits, predictor.signature.row_wise), checked_limits(limits)
+    except TypeError as error:
+        raise CannotPack(f"the model cannot be packed: {error}") from error
+
+
 def _saved(
     model: Any,
     root: Path,
@@ -113,8 +120,9 @@ def _saved(
     trust: Trust | None,
 ) -> _Packing:
     """The model's files in `root`. A file is judged as `load` would; an object that lives here already is trusted."""
+    trusted = True
     if isinstance(model, (str, Path)):
-        flavor, saved = _copied(str(model), root, options, trust)
+        flavor, saved, trusted = _copied(str(model), root, options, trust)
     else:
         flavor = for_object(model)
         given = Opening(root=root, signature=signature, options=options, sample=sample)
@@ -129,14 +137,18 @@ def _saved(
             signature=signature,
             traits=traits,
             options={**saved.options, **options},
-            trusted=True,
+            trusted=trusted,
             sample=sample,
         ),
     )
 
 
-def _copied(model: str, root: Path, options: dict[str, Any], trust: Trust | None) -> tuple[Flavor, Saved]:
-    """A file's or folder's copy in `root`. Raises `Untrusted` where it could run code and nobody has allowed that."""
+def _copied(model: str, root: Path, options: dict[str, Any], trust: Trust | None) -> tuple[Flavor, Saved, bool]:
+    """A file's or folder's copy in `root`, and whether somebody has said that what it holds may run.
+
+    What is judged to be data is opened as data: a judgement that is wrong lets nothing run. Raises `Untrusted` where it
+    could run code and nobody has allowed that.
+    """
     if Path(model).is_dir():
         path, entry = Path(model).resolve(), ""
         flavor, marker = for_folder(path)
@@ -149,9 +161,11 @@ def _copied(model: str, root: Path, options: dict[str, Any], trust: Trust | None
         flavor = for_file(path.name)
         bare = Opening(root=path.parent, file=path.name, entry=entry, options=options)
         version = version_of_file(path)
-    require(flavor.dangers(bare), trust_for(Source(str(path), trust=trust), version), isolated=True)
+    dangers = flavor.dangers(bare)
+    known = trust_for(Source(str(path), trust=trust), version) if dangers else None
+    require(dangers, known, isolated=True)
     saved = flavor.save(path, root)
-    return flavor, msgspec.structs.replace(saved, entry=entry or saved.entry)
+    return flavor, msgspec.structs.replace(saved, entry=entry or saved.entry), known is not None
 
 
 def _compared(predictor: Predictor, reference: Any, sample: Any, trust: Trust | None, accept: bool) -> list[str]:

@@ -59,10 +59,14 @@ _RISKY_NAMES: Final = frozenset(
 
 _NAME: Final = rb"[A-Za-z_][A-Za-z0-9_.]{0,200}"
 _GLOBAL: Final = re.compile(rb"[ci](" + _NAME + rb")\n(" + _NAME + rb")\n")
-_SHORT: Final = re.compile(
-    rb"\x8c(?P<m>.)(?P<module>" + _NAME + rb"?)(?:\x94|q.)?\x8c(?P<n>.)(?P<name>" + _NAME + rb"?)(?:\x94|q.)?\x93",
+_PUT: Final = rb"(?:\x94|q.|r.{4})?"
+_SIZE: Final = rb"(?:\x8c(?P<%b>.)|X(?P<%b>.{4})|\x8d(?P<%b>.{8}))"
+_STACKED: Final = re.compile(
+    _SIZE % (b"m1", b"m4", b"m8") + rb"(?P<module>" + _NAME + rb"?)" + _PUT
+    + _SIZE % (b"n1", b"n4", b"n8") + rb"(?P<name>" + _NAME + rb"?)" + _PUT + rb"\x93",
     re.DOTALL,
-)
+)  # fmt: skip
+"""Two texts, each behind its size, that STACK_GLOBAL takes."""
 _MAGIC_ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _MAGIC_NPY: Final = b"\x93NUMPY"
 _INFLATERS: Final[dict[bytes, Callable[[IO[bytes]], Any]]] = {
@@ -85,6 +89,12 @@ def imports(path: Path) -> tuple[str, ...]:
     except _FAILURES:
         scan.cut = True
     return scan.listed()
+
+
+def danger(path: Path, names: tuple[str, ...] | None = None) -> str:
+    """What there is to say of a file that would be unpickled. `names`: its imports, where they are known already."""
+    listed = imports(path) if names is None else names
+    return f"the pickle {path.name}, which imports {', '.join(listed) or 'nothing that could be read'}"
 
 
 def beyond(data: bytes, allowed: frozenset[str]) -> tuple[str, ...]:
@@ -193,7 +203,10 @@ class _Scan:
             start = stopped
 
     def one(self, data: bytes, start: int, depth: int) -> int | None:
-        """One pickle; where it ends, or None where it breaks off."""
+        """One pickle; where it ends, or None where it breaks off.
+
+        It may break off only here: an unpickler reads some numbers and texts that pickletools does not.
+        """
         machine = _Machine(self, depth)
         stream = io.BytesIO(data)
         stream.seek(start)
@@ -205,6 +218,7 @@ class _Scan:
                     return None
                 machine.step(opcode, argument)
         except _FAILURES:
+            self.cut = self.cut or stream.tell() > start + 1  # one byte that is no opcode begins no pickle
             return None
         return stream.tell()
 
@@ -212,8 +226,9 @@ class _Scan:
         """Imports by their looks: behind a limit, raw numbers or damage the opcodes cannot be told apart."""
         for match in _GLOBAL.finditer(data, start):
             self.add(_joined(*match.groups()))
-        for match in _SHORT.finditer(data, start):
-            if len(match["module"]) == match["m"][0] and len(match["name"]) == match["n"][0]:
+        for match in _STACKED.finditer(data, start):
+            sizes = [match["m1"] or match["m4"] or match["m8"], match["n1"] or match["n4"] or match["n8"]]
+            if [int.from_bytes(size, "little") for size in sizes] == [len(match["module"]), len(match["name"])]:
                 self.add(_joined(match["module"], match["name"]))
 
     def add(self, name: str) -> None:

@@ -134,29 +134,37 @@ def traits_of(model: Any) -> Traits:
     if not callable(predict):
         raise TypeError(f"{_called(model)} needs a method predict(batch, context)")
     given = {name: getattr(model, name, getattr(Model, name)) for name in _DECLARED}
+    signature = getattr(model, "signature", None)
+    try:
+        row_wise = not isinstance(signature, Signature) or signature.row_wise
+        return checked_traits(Traits(**given, asynchronous=inspect.iscoroutinefunction(predict)), row_wise)
+    except TypeError as error:
+        raise TypeError(f"{_called(model)}: {error}") from None
+
+
+def checked_traits(traits: Traits, row_wise: bool) -> Traits:
+    """The same, with `fixed_batch` in order; TypeError naming what no model may say of itself."""
     for name in ("mutates_inputs", "side_effects", "per_row_parameters"):
-        if not isinstance(given[name], bool):
-            raise TypeError(f"{_called(model)}: {name} must be True or False")
-    if not _is_count(given["slots"]):
-        raise TypeError(f"{_called(model)}: slots must be a whole number >= 1")
-    if given["max_batch_rows"] is not None and not _is_count(given["max_batch_rows"]):
-        raise TypeError(f"{_called(model)}: max_batch_rows must be a whole number >= 1, or None")
-    given["fixed_batch"] = _sizes(model, given["fixed_batch"])
-    return Traits(**given, asynchronous=inspect.iscoroutinefunction(predict))
+        if not isinstance(getattr(traits, name), bool):
+            raise TypeError(f"{name} must be True or False")
+    if not _is_count(traits.slots):
+        raise TypeError("slots must be a whole number >= 1")
+    if traits.max_batch_rows is not None and not _is_count(traits.max_batch_rows):
+        raise TypeError("max_batch_rows must be a whole number >= 1, or None")
+    return msgspec.structs.replace(traits, fixed_batch=_sizes(traits.fixed_batch, row_wise))
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _sizes(model: Any, sizes: Any) -> tuple[int, ...] | None:
+def _sizes(sizes: Any, row_wise: bool) -> tuple[int, ...] | None:
     if sizes is None:
         return None
     if not isinstance(sizes, (list, tuple)) or not sizes or not all(map(_is_count, sizes)):
-        raise TypeError(f"{_called(model)}: fixed_batch must be a list of row counts, such as [1, 8, 32]")
-    signature = getattr(model, "signature", None)
-    if isinstance(signature, Signature) and not signature.row_wise:
-        raise TypeError(f"{_called(model)}: fixed_batch needs a row-wise signature")
+        raise TypeError("fixed_batch must be a list of row counts, such as [1, 8, 32]")
+    if not row_wise:
+        raise TypeError("fixed_batch needs a row-wise signature")
     return tuple(sorted(set(sizes)))
 
 
@@ -249,8 +257,8 @@ def _given(inputs: Arrays, signature: Signature, traits: Traits) -> Arrays:
         if array.flags.writeable:
             if given is inputs:
                 given = dict(inputs)
-            given[name] = array.view()
-            given[name].flags.writeable = False
+            given[name] = view = array.view()
+            view.setflags(write=False)
     return given
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from maitred.model.example import shown
 from maitred.model.refusals import CannotPack
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS, Array
@@ -23,17 +24,20 @@ class Agreement(NamedTuple):
     elements: int
     over: int
     """Elements that differ by more than the output's tolerance; labels and integers have none."""
-    worst: float
-    """The largest absolute difference; 0.0 where the elements are no numbers."""
+    worst: float | None
+    """The largest absolute difference; None where the elements are no numbers."""
     place: str
-    """Where the worst is, and both values; empty where all agree."""
+    """Where the worst is (the first, where there is no worse and better), and both values; empty where all agree."""
 
     def to_text(self) -> str:
         """One line to read."""
         name = self.output if self.output == self.reference else f"{self.output} (there {self.reference})"
-        counted = f"{self.over} of {self.elements} elements differ by more than the tolerance"
+        numbers = self.worst is not None
+        counted = f"{self.over} of {self.elements} elements differ{' by more than the tolerance' if numbers else ''}"
         if not self.over:
             counted = f"all {self.elements} elements agree"
+        if not numbers:
+            return f"{name}: {counted}{', first' if self.over else ''}{self.place}"
         return f"{name}: {counted}, the worst by {self.worst:.3g}{self.place}"
 
 
@@ -84,10 +88,10 @@ def _agreement(spec: TensorSpec, got: Array, there: str, reference: Array) -> Ag
     if got.shape != reference.shape:
         raise CannotPack(f"output {spec.name!r}: shape {list(got.shape)}, the reference's is {list(reference.shape)}")
     mine, theirs = got.reshape(-1), reference.reshape(-1)
+    worst: float | None = None
     if mine.dtype.kind == "O" or theirs.dtype.kind == "O":
         wrong = np.array([str(one) != str(two) for one, two in zip(mine, theirs, strict=True)], bool)
         distance = wrong.astype(np.float64)
-        worst = 0.0
     else:
         mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
         rtol, atol = spec.tolerance
@@ -99,9 +103,5 @@ def _agreement(spec: TensorSpec, got: Array, there: str, reference: Array) -> Ag
     place = ""
     if worst or wrong.any():
         index = "".join(f"[{i}]" for i in np.unravel_index(at, got.shape))
-        place = f" at {index or 'the scalar'}: {_shown(mine[at])}, there {_shown(theirs[at])}"
+        place = f" at {index or 'the scalar'}: {shown(mine[at])}, there {shown(theirs[at])}"
     return Agreement(spec.name, there, len(mine), int(wrong.sum()), worst, place)
-
-
-def _shown(value: object) -> str:
-    return repr(value.item() if isinstance(value, np.generic) else value)[:60]

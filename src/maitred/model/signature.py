@@ -213,6 +213,13 @@ class Signature:
 # --- checking a payload that is not plain -----------------------------------------------------------------------
 
 
+def raw_input(signature: Signature) -> TensorSpec | None:
+    """The input that a body of plain bytes stands for: the only one that a row has to have; None if there is none."""
+    needed = [spec for spec in signature.inputs.values() if not spec.optional]
+    fits = signature.row_wise and len(needed) == 1 and needed[0].dtype == "bytes" and len(needed[0].shape) == 1
+    return needed[0] if fits else None
+
+
 def _check(signature: Signature, tensors: dict[str, Tensor]) -> Checked:
     """As `Signature.check`, for every payload: fills in defaults, fills up rows, builds the group."""
     inputs, sizes = _bound(signature, tensors)

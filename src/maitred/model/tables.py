@@ -11,6 +11,7 @@ from maitred.errors import Malformed
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire import arrow
 from maitred.wire.coerce import NUMPY_TYPES, Array
+from maitred.wire.headings import check_spelling
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ def columns(table: Any, signature: Signature) -> dict[str, Any]:
     if missing:
         found = ", ".join(map(str, names))
         raise Malformed(f"the table lacks the columns {', '.join(map(repr, missing))}; it has: {found}")
+    check_spelling([str(name) for name in names], signature.inputs)
     chosen = {name: table[name] for name in signature.inputs if name in names}
     if len(table) == 0:  # empty lists do not say how long they would have been
         chosen.update({name: _no_rows(signature.inputs[name]) for name in chosen})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,12 @@ from maitred.model.asking import tensor_given
 from maitred.model.example import Arrays, Example
 from maitred.model.forms import whole, whole_tensor
 from maitred.model.loading import run
-from maitred.model.predictor import Predictor
+from maitred.model.mixing import ROWS, advice, check_apart
+from maitred.model.predictor import Predictor, WrongCount
 from maitred.model.ragged_trial import check_fill
-from maitred.model.refusals import CannotPack, LoadRefused
-from maitred.model.signature import Signature
-from maitred.wire.coerce import to_array
+from maitred.model.refusals import CannotLoad, CannotPack, LoadRefused
+from maitred.model.signature import Signature, TensorSpec
+from maitred.wire.coerce import FLOATS, NUMPY_TYPES, to_array
 
 
 def tried(predictor: Predictor, given: Any, expected: Mapping[str, Any] | None, repeatable: bool) -> Example | None:
@@ -52,11 +54,15 @@ def _made_up(predictor: Predictor, repeatable: bool) -> Example | None:
             return None
     except CannotPack:
         return None
+    _check_made_up(predictor)
     return example
 
 
 def inputs_of(signature: Signature, given: Any) -> Arrays:
-    """The example as the arrays that a request would give. Raises `CannotPack` naming the input."""
+    """The example as the arrays that a request would give. Raises `CannotPack` naming the input.
+
+    Unlike a caller's, its numbers need not have the input's width: they are the author's data, as it lies there.
+    """
     named = _by_name(signature, given)
     try:
         tensors = {}
@@ -64,11 +70,23 @@ def inputs_of(signature: Signature, given: Any) -> Arrays:
             if name not in signature.inputs:
                 raise signature.unknown_input(name)
             spec = signature.inputs[name]
-            tensors[name] = tensor_given(spec, value)
+            tensors[name] = tensor_given(spec, _as_numbers(spec, value))
         fit = signature.fit(tensors)
     except Malformed as error:
         raise CannotPack(f"the example does not fit the signature: {error.message}") from error
     return {name: whole_tensor(signature.inputs[name], tensor) for name, tensor in fit.items()}
+
+
+def _as_numbers(spec: TensorSpec, value: Any) -> Any:
+    """An array, column or frame of numbers for a float input as plain values, which follow the rules of JSON."""
+    frame = hasattr(value, "iloc") and value.ndim == 2
+    if spec.dtype not in FLOATS or not (frame or hasattr(value, "dtype")) or hasattr(type(value), "nnz"):
+        return value
+    kinds = [*value.dtypes] if frame else [value.dtype]
+    plain = all(isinstance(kind, np.dtype) and kind.kind in "iuf" for kind in kinds)
+    if not plain or all(kind == NUMPY_TYPES[spec.dtype] for kind in kinds) or np.ma.isMaskedArray(value):
+        return value
+    return value.to_numpy(object).tolist() if frame else value.tolist()
 
 
 def _by_name(signature: Signature, given: Any) -> Mapping[str, Any]:
@@ -82,6 +100,7 @@ def _by_name(signature: Signature, given: Any) -> Mapping[str, Any]:
 
 
 def answers(predictor: Predictor, inputs: Arrays) -> Arrays:
+    """What the model answers to its example. Raises `CannotPack` with what it raised."""
     try:
         return run(predictor, inputs)
     except LoadRefused:
@@ -97,14 +116,23 @@ def _check_rows(predictor: Predictor, example: Example) -> None:
     """
     signature = predictor.signature
     rows = example.rows(signature)
-    if not signature.row_wise or rows < 2:
+    if not signature.row_wise:
+        return
+    if rows < 2:
+        _check_made_up(predictor)
         return
     for index in (np.arange(rows)[::-1], np.array([0])):
         inputs = examples.take_rows(example.inputs, signature, index)
         wanted = Example(inputs, examples.take_rows(example.outputs, signature, index))
-        advice = f"another symbol than {signature.row_symbol!r} in the outputs' shapes; for rounding, a wider tolerance"
-        said = f"rows influence each other (if that is meant: {advice})"
-        _refuse(said, wanted, answers(predictor, inputs), signature)
+        _refuse(advice(signature), wanted, answers(predictor, inputs), signature)
+
+
+def _check_made_up(predictor: Predictor) -> None:
+    """The same with made-up rows, where there are none to try it on; those that the model refuses show nothing."""
+    try:
+        check_apart(predictor, functools.partial(run, predictor), ROWS)
+    except (CannotLoad, WrongCount) as error:
+        raise CannotPack(error.message) from error
 
 
 def _refuse(what: str, wanted: Example, got: Arrays, signature: Signature) -> None:

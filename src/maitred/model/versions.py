@@ -19,6 +19,9 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Distributions that bring the same module, built for other devices: a model saved with one loads with another."""
 
+_MAX_SHOWN: Final = 100
+"""Characters of a library's name, or of its version, in a message."""
+
 
 def installed(name: str) -> str | None:
     """The installed version of a library (or of `python`), by whichever distribution; None where it is missing."""
@@ -50,14 +53,22 @@ def compare(
         return warnings
     for name, version in sorted(saved.items()):
         there = present(name)
-        said = f"the model was saved with {name} {version}, and {there or 'none'} is installed"
+        library, saved_with = _quotable(name), _quotable(version)
+        said = f"the model was saved with {library} {saved_with}, and {there or 'none'} is installed"
         if there is None or _part(there, 0) != _part(version, 0):
             if policy == "refuse":
-                raise WrongVersions(f"{said}: install {name}=={version}, save it again, or load it with versions=warn")
+                fix = f"install {library}=={saved_with}, save it again, or load it with versions=warn"
+                raise WrongVersions(f"{said}: {fix}")
             warnings.append(said)
         elif _part(there, 1) != _part(version, 1):
             warnings.append(said)
     return warnings
+
+
+def _quotable(text: str) -> str:
+    """What a manifest says, for a line of a log or a terminal: on that line, and of a bearable length."""
+    plain = text if text.isprintable() else text.encode("unicode_escape").decode()
+    return plain if len(plain) <= _MAX_SHOWN else plain[:_MAX_SHOWN] + "..."
 
 
 def _part(version: str, index: int) -> str:

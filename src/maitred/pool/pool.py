@@ -395,7 +395,8 @@ class Pool:
 
     def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
         supervisor = self._supervisor
-        self._dispatcher.expect(supervisor.loading_count(), self._clock(), supervisor.looping())
+        why = reason if state == "failed" else ""
+        self._dispatcher.expect(supervisor.loading_count(), self._clock(), supervisor.looping(), why)
         self._watcher.changed(state, reason, description)
 
     def told(self, replica: Replica, state: str, reason: str) -> None:

@@ -234,12 +234,15 @@ class Dispatcher:
             self._outage.begin(now)
             self._see_to_outage(now)
 
-    def expect(self, replicas: int, now: float, looping: bool = False) -> None:
+    def expect(self, replicas: int, now: float, looping: bool = False, reason: str = "") -> None:
         """How many replicas are on their way; `looping`: they die one after the other, without an answer in between.
+
+        `reason`: why there are none and will be none, for callers.
 
         With none ready, whoever waits without hope (see `Outage`) is refused, now or once `tick` is called for it.
         """
-        self._outage.expected, self._outage.looping = replicas, looping
+        outage = self._outage
+        outage.expected, outage.looping, outage.reason = replicas, looping, reason
         if not self.load.slots:
             self._see_to_outage(now)
 

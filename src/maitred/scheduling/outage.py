@@ -19,7 +19,7 @@ class Outage:
     later is refused at once, until a copy is ready. Nobody waits for copies that die one after the other, or for none.
     """
 
-    __slots__ = ("patience_seconds", "expected", "looping", "since")
+    __slots__ = ("patience_seconds", "expected", "looping", "reason", "since")
 
     def __init__(self, patience_seconds: float) -> None:
         self.patience_seconds = patience_seconds
@@ -27,6 +27,8 @@ class Outage:
         """Copies on their way."""
         self.looping = False
         """They die again and again, without an answer in between."""
+        self.reason = ""
+        """Why none is on its way, where the model has failed for good."""
         self.since = FOREVER
         """When the last ready copy was lost; FOREVER while there never was one."""
 
@@ -53,7 +55,7 @@ class Outage:
 
     def _why(self) -> str:
         if not self.expected:
-            return "none is starting"
+            return f"none is starting: {self.reason}" if self.reason else "none is starting"
         if self.looping:
             return "those started last ended before they had answered anything"
         return f"the next was not ready within {self.patience_seconds:g} s"

@@ -12,6 +12,7 @@ from maitred.errors import Malformed
 from maitred.messages import DType, Tensor
 from maitred.wire.direct import from_python
 from maitred.wire.dtypes import DATATYPES, FLOATS, INTEGERS, NAN_NAMES, NanPolicy
+from maitred.wire.headings import check_spelling
 from maitred.wire.json_tensors import from_json
 from maitred.wire.times import Clock
 
@@ -143,6 +144,7 @@ def _places(header: list[str], inputs: Mapping[str, Declared]) -> dict[str, int]
         if name not in header and not inputs[name].optional:
             advice = "; fields must be parted by commas" if len(header) == 1 and re.search("[;\t|]", header[0]) else ""
             raise Malformed(f"there is no column {name!r}; there are {shown}{advice}")
+    check_spelling(header, inputs)
     return {name: header.index(name) for name in inputs if name in header}
 
 

@@ -17,7 +17,7 @@ from maitred.errors import Malformed
 from maitred.messages import ITEM_BYTES, DType, Filled, Tensor
 from maitred.wire.dtypes import CODES, DATATYPES, FLOATS, NAN_NAMES, Array, NanPolicy, is_text
 from maitred.wire.missing import NAT, Partial
-from maitred.wire.times import Clock, NoTime, count
+from maitred.wire.times import Clock, NoTime, all_counts
 
 NOT_FLAT: Final = (ValueError, OverflowError, RecursionError, struct.error)
 """What decoding and packing a flat list of values raise, where it is none or holds what its dtype cannot."""
@@ -92,7 +92,7 @@ def tensor_of(
 def _tensor_of(target: Target, flat: list[Any], dims: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
     dtype = target.dtype
     if target.clock is not None:
-        return Tensor(dtype, shape, packed(target.name, dtype, _counted(target, flat, dims), dims))
+        return Tensor(dtype, shape, _counted(target, flat, dims))
     if dtype in FLOATS:
         if target.nulls or target.names:
             flat = [math.nan if v is None else NAN_NAMES[v] if isinstance(v, str) else v for v in flat]
@@ -104,15 +104,15 @@ def _tensor_of(target: Target, flat: list[Any], dims: tuple[int, ...], shape: tu
     return Partial(dtype, shape, data, bytes([value is not None for value in flat]))
 
 
-def _counted(target: Target, flat: list[Any], dims: tuple[int, ...]) -> list[int]:
+def _counted(target: Target, flat: list[Any], dims: tuple[int, ...]) -> Any:
+    """The data of a tensor of times."""
     clock: Any = target.clock
-    counts = []
-    for index, value in enumerate(flat):
-        try:
-            counts.append(NAT if value is None else count(value, clock))
-        except NoTime as error:
-            raise no_time(target.name, error, index, dims) from None
-    return counts
+    if {int}.issuperset(map(type, flat)) and NAT not in flat:
+        return packed(target.name, target.dtype, flat, dims)
+    try:
+        return all_counts(flat, clock).tobytes()
+    except NoTime as error:
+        raise no_time(target.name, error, error.index, dims) from None
 
 
 def from_texts(name: str, texts: Tensor, clock: Clock) -> Tensor:

@@ -20,6 +20,7 @@ from maitred.wire.dtypes import DATATYPES, FLOATS, MAX_DIMENSIONS, NUMPY_TYPES, 
 from maitred.wire.elements import Target, flattened, packer, tensor_of
 from maitred.wire.json import count_outside_strings
 from maitred.wire.missing import NAT
+from maitred.wire.nesting import MAX_EMPTY_LISTS, check_empty_lists, check_uneven_lists, even_sizes, flat, structure
 from maitred.wire.times import Clock, texts, writable
 
 
@@ -60,7 +61,6 @@ _PLANS: Final[Mapping[str, dict[tuple[int, ...], _Plan]]] = {dtype: {} for dtype
 _MAX_PLANS: Final = 512
 _MUCH: Final = 1 << 16
 """Bytes of JSON whose elements are counted before they are read, for reading is a hundred times as dear."""
-_MAX_EMPTY_LISTS: Final = 1 << 16
 
 
 def _check_number(name: str, dtype: DType, shape: tuple[int, ...], text: bytes) -> None:
@@ -68,7 +68,7 @@ def _check_number(name: str, dtype: DType, shape: tuple[int, ...], text: bytes) 
     commas = count_outside_strings(text, b",") if dtype in ("str", "bytes") else text.count(b",")
     count = math.prod(shape)
     lists = math.prod(shape[: shape.index(0)]) if 0 in shape else 0
-    if commas != count - 1 if count else commas >= max(1, min(lists, _MAX_EMPTY_LISTS)):
+    if commas != count - 1 if count else commas >= max(1, min(lists, MAX_EMPTY_LISTS)):
         raise Malformed(f"input {name!r}: shape {list(shape)} holds {count} elements, data hold {commas + 1}")
 
 
@@ -104,6 +104,10 @@ def _from_json(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad
     depth = _depth(text)
     if depth > MAX_DIMENSIONS:
         raise Malformed(f"input {name!r}: data are nested more than {MAX_DIMENSIONS} lists deep")
+    if len(text) > _MUCH:
+        check_empty_lists(name, text)
+        if depth > 1 and (tensor := _from_even(target, shape, text, depth)) is not None:
+            return tensor
     try:
         values = _decoder(target.dtype, depth, target.nulls, target.names, target.clock is not None).decode(text)
     except msgspec.ValidationError as error:
@@ -111,11 +115,32 @@ def _from_json(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad
     except (ValueError, RecursionError) as error:
         raise Malformed(f"input {name!r}: data are not valid JSON: {_tame(str(error))}") from None
     nest = [values] if depth == 0 else values
-    dims, flat, real = flattened(name, nest, max(depth, 1), pad if shape is None else None)
+    dims, elements, real = flattened(name, nest, max(depth, 1), pad if shape is None else None)
     dims = dims if depth else ()
     if shape is not None:
-        _check_count(name, shape, dims, len(flat))
-    return tensor_of(target, flat, dims, dims if shape is None else shape, real)
+        _check_count(name, shape, dims, len(elements))
+    return tensor_of(target, elements, dims, dims if shape is None else shape, real)
+
+
+def _from_even(target: Target, shape: tuple[int, ...] | None, text: bytes, depth: int) -> Tensor | None:
+    """The tensor of evenly nested lists, read as one flat list: a list of Python's takes far more than its text does.
+
+    None where they are not even, or hold what they must not: that is for the long way to read, or to say. Raises
+    Malformed where they are too many for it.
+    """
+    brackets = structure(text)
+    dims = even_sizes(brackets, depth)
+    if dims is not None and shape in (None, dims):
+        try:
+            read = _decoder(target.dtype, 1, target.nulls, target.names, target.clock is not None)
+            elements = read.decode(flat(text))
+        except ValueError:
+            pass
+        else:
+            if len(elements) == math.prod(dims):
+                return tensor_of(target, elements, dims, dims)
+    check_uneven_lists(target.name, brackets)
+    return None
 
 
 def _check_count(name: str, shape: tuple[int, ...], dims: tuple[int, ...], count: int) -> None:

@@ -144,17 +144,17 @@ def test_a_sum_of_models(tmp_path: Path) -> None:
 
 def test_the_trees_can_be_looked_into(tmp_path: Path) -> None:
     model = CatBoostClassifier(**SMALL).fit(X, THREE)
-    loaded = served(model, tmp_path, example=X[:4], options={"methods": ["raw", "leaf", "contribs"]})
+    loaded = served(model, tmp_path, example=X[:4], options={"methods": ["raw_score", "leaf", "contributions"]})
     shapes = {name: spec.shape for name, spec in loaded.predictor.signature.outputs.items()}
-    assert shapes == {"raw": ("n", 3), "leaf": ("n", 5), "contribs": ("n", 3, 4)}
+    assert shapes == {"raw_score": ("n", 3), "leaf": ("n", 5), "contributions": ("n", 3, 4)}
     answer = run(loaded.predictor, {"x": X})
-    assert np.array_equal(answer["raw"], model.predict(X, prediction_type="RawFormulaVal"))
+    assert np.array_equal(answer["raw_score"], model.predict(X, prediction_type="RawFormulaVal"))
     assert np.array_equal(answer["leaf"], model.calc_leaf_indexes(X))
-    assert np.allclose(answer["contribs"].sum(axis=2), answer["raw"])
+    assert np.allclose(answer["contributions"].sum(axis=2), answer["raw_score"])
 
 
 @pytest.mark.parametrize(
-    ("loss", "method"), [("RMSE", "predict_proba"), ("RMSEWithUncertainty", "contribs"), ("RMSE", "fit")]
+    ("loss", "method"), [("RMSE", "predict_proba"), ("RMSEWithUncertainty", "contributions"), ("RMSE", "fit")]
 )
 def test_what_a_model_cannot_be_asked_for_is_refused(loss: str, method: str, tmp_path: Path) -> None:
     model = CatBoostRegressor(loss_function=loss, **SMALL).fit(X, X[:, 0])

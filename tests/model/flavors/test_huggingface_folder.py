@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import huggingface_checkpoints as tiny
 import numpy as np
 import pytest
 
+import huggingface_checkpoints as tiny
 from maitred.model.artifact import is_artifact
 from maitred.model.flavors.huggingface.folder import read_checkpoint, view
 from maitred.model.loading import Source, describe, load, replay, run
@@ -134,6 +134,17 @@ def test_what_is_no_settings_file_is_refused(folder: Path, name: str, content: b
         load(Source(str(folder)))
 
 
+def test_a_tokenizer_that_would_hang_or_abort_is_refused(folder: Path) -> None:
+    table = json.loads((folder / "tokenizer.json").read_text())
+    for changed in (
+        {"model": {"type": "Unigram", "unk_id": 0, "vocab": []}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
+    ):
+        tiny.write(folder / "tokenizer.json", {**table, **changed})
+        with pytest.raises(CannotLoad, match=r"^tokenizer\.json"):
+            load(Source(str(folder)))
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "tokenizer.json"])
 def test_files_of_absurd_sizes_are_refused_unread(folder: Path, name: str) -> None:
     with open(folder / name, "r+b") as file:
@@ -208,7 +219,7 @@ def test_an_index_names_files_beside_it_only(folder: Path, place: Any, said: str
         (lambda folder: tiny.write(folder / "adapter_config.json", {}), "merge it into its base model"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "needs a tokenizer"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 64), "huggingface cannot open config"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "huggingface cannot open config"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "json is not what the tokenizers library writes"),
     ],
 )
 def test_what_is_missing_or_of_another_kind_is_told(folder: Path, change: Callable[[Path], Any], said: str) -> None:

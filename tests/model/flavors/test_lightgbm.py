@@ -198,16 +198,16 @@ def test_a_boosters_classes_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("several", [False, True])
 def test_scores_leaves_and_contributions_can_be_asked_for(several: bool, tmp_path: Path) -> None:
     model = booster("multiclass", SPECIES, num_class=3) if several else booster("regression", SPECIES)
-    methods = ["predict", "raw_score", "leaf", "contribs"]
+    methods = ["predict", "raw_score", "leaf", "contributions"]
     loaded = served(model, tmp_path, example=IRIS[::50], options={"methods": methods})
     answer = run(loaded.predictor, {"x": IRIS})
     assert np.array_equal(answer["raw_score"], model.predict(IRIS, raw_score=True))
     assert np.array_equal(answer["leaf"], model.predict(IRIS, pred_leaf=True))
-    assert np.array_equal(answer["contribs"].reshape(150, -1), model.predict(IRIS, pred_contrib=True))
-    assert answer["contribs"].shape == ((150, 3, 5) if several else (150, 5))
-    assert np.allclose(answer["contribs"].sum(axis=-1), answer["raw_score"])
-    assert loaded.predictor.signature.outputs["contribs"].labels == (
-        "Column_0", "Column_1", "Column_2", "Column_3", "expected",
+    assert np.array_equal(answer["contributions"].reshape(150, -1), model.predict(IRIS, pred_contrib=True))
+    assert answer["contributions"].shape == ((150, 3, 5) if several else (150, 5))
+    assert np.allclose(answer["contributions"].sum(axis=-1), answer["raw_score"])
+    assert loaded.predictor.signature.outputs["contributions"].labels == (
+        "0", "1", "2", "3", "expected",
     )  # fmt: skip
     with pytest.raises(CannotLoad, match="no output 'fit'"):
         pack(model, tmp_path / "n", options={"methods": ["fit"]})
@@ -272,7 +272,7 @@ def test_categories_are_scored_as_the_library_scores_them(model: Any, loaded: Lo
 
 @pytest.mark.parametrize("neighbours", [1, 2, 100])
 def test_a_row_scores_the_same_with_any_neighbours(neighbours: int, loaded: Loaded) -> None:
-    """c-55d0f: codes come from the categories of fitting, never from those that share a batch."""
+    """Codes come from the categories of fitting, never from those that share a batch."""
     alone = run(loaded.predictor, columns(FRAME.iloc[:1]))["predict_proba"][0]
     others = columns(FRAME.iloc[50 : 50 + neighbours])
     for order in ((0, 1), (1, 0)):
@@ -363,7 +363,7 @@ def test_missing_numbers_are_answered(tmp_path: Path) -> None:
 
 
 def test_fewer_features_are_refused_unless_a_default_is_declared(tmp_path: Path) -> None:
-    """c-84780: nothing is filled up silently."""
+    """Nothing is filled up silently."""
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(60, 30)), columns=[f"f{i}" for i in range(30)])
     model = lightgbm.LGBMRegressor(**QUIET).fit(frame, frame.f0)
     loaded = served(model, tmp_path, example=frame.iloc[:5])

@@ -166,7 +166,7 @@ def test_packing_compares_with_the_original(tmp_path: Path) -> None:
 
 
 def test_a_forest_behind_a_scaler_of_large_ranges_is_found_out(tmp_path: Path) -> None:
-    """c-9927f: the export scales in float32, which puts some rows on the other side of a split, and far off."""
+    """The export scales in float32, which puts some rows on the other side of a split, and far off."""
     generator = np.random.default_rng(0)
     features = generator.normal(size=(400, 3)) * [1.0, 1e3, 1e6] + [0.0, 1e6, 1e10]
     target = features[:, 2] - features[:, 2].mean() + 1e6 * np.sign(features[:, 1] - 1e6)

@@ -77,7 +77,7 @@ def test_the_optional_inputs_can_be_named(tmp_path: Path) -> None:
     pack(path, tmp_path / "p", example={"x": np.ones((2, 65), np.float32)}, options={"optional": ["scale"]})
     assert [*load(Source(str(tmp_path / "p"))).predictor.signature.inputs] == ["x", "scale"]
     for wrong, message in (
-        (["x"], "'x' is no input with a value"), (["z"], "it has 'scale'"), ("scale", "a list of inputs"),
+        (["x"], "'x' is no input with a value"), (["z"], "it has 'scale'"), ("scale", "optional must be a list"),
     ):  # fmt: skip
         with pytest.raises(CannotLoad, match=message):
             told(path, optional=wrong)
@@ -336,7 +336,7 @@ def test_a_fixed_batch_that_contradicts_the_graph_is_refused(tmp_path: Path) -> 
 
 
 def test_another_dtype_is_the_callers_fault_and_named(tmp_path: Path) -> None:
-    """c-a8fa3: three inputs, one of them wrong."""
+    """Three inputs, one of them wrong."""
     names, kinds = ("a", "b", "c"), (FLOAT, TensorProto.INT32, TensorProto.INT64)
     path = write(
         tmp_path / "m.onnx",

@@ -177,7 +177,7 @@ def columns_model() -> Any:
 
 
 def test_named_mixed_columns(tmp_path: Path) -> None:
-    """c-6dc62: the pipeline gets a data frame of the right names, order and dtypes."""
+    """The pipeline gets a data frame of the right names, order and dtypes."""
     model = columns_model()
     loaded = served(model, tmp_path, example=FRAME)
     inputs = loaded.predictor.signature.inputs

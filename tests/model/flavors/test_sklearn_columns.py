@@ -102,7 +102,7 @@ class TestMixedContract(FlavorContract):
 
 
 def test_mixed_columns_come_back_as_they_were(tmp_path: Path) -> None:
-    """c-6dc62: numbers, strings with None, a column of NaN, nullable integers, categories; in any order."""
+    """Numbers, strings with None, a column of NaN, nullable integers, categories; in any order."""
     model = mixed()
     loaded = served(model, tmp_path, example=FRAME)
     assert {name: spec.to_text() for name, spec in loaded.predictor.signature.inputs.items()} == {

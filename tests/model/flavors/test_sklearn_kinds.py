@@ -115,7 +115,6 @@ def test_other_methods_are_offered_where_they_are_asked_for(model: Any, method: 
 
 
 def test_what_a_regressor_does_not_give_is_told_with_what_it_gives(tmp_path: Path) -> None:
-    """c-48365"""
     loaded = bare(LinearRegression().fit(IRIS, SPECIES), tmp_path)
     with pytest.raises(Malformed, match="unknown output 'predict_proba': this model gives 'predict'"):
         loaded.predictor.signature.check_outputs(["predict_proba"])

@@ -242,7 +242,7 @@ def test_a_script_needs_trust_and_a_signature(tmp_path: Path) -> None:
     assert describe(Source(str(path))) is None
     with pytest.raises(Untrusted, match=r"the TorchScript program m\.pt"):
         load(Source(str(path)))
-    with pytest.raises(CannotLoad, match=r"m\.pt does not say what it takes"):
+    with pytest.raises(CannotLoad, match=r"^Small does not say what it takes: .*example= or --example.*signature="):
         load(Source(str(path), trust=TRUST))
     pack(path, tmp_path / "p", example=rows(), trust=TRUST)
     loaded = load(Source(str(tmp_path / "p")))
@@ -306,8 +306,55 @@ def test_a_class_of_a_file_with_the_option_weights(weights: Path, tmp_path: Path
 
 @pytest.mark.parametrize("file", ["net.safetensors", "net.pt", "net.pth"])
 def test_weights_alone_are_no_model_and_no_danger(file: str, weights: Path) -> None:
-    with pytest.raises(CannotLoad, match="option class"):
+    with pytest.raises(CannotLoad, match=r"option class, as in --option class=model\.py:Net"):
         load(Source(str(weights / file)), isolated=False)
+    with pytest.raises(CannotLoad, match=r"option class, as in --option class=model\.py:Net"):
+        pack(weights / file, weights.parent / "p")
+
+
+def test_a_module_that_is_packed_with_nothing_is_told_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CannotLoad, match=r"^Small does not say what it takes: pack it with an example \(example= "):
+        pack(torch_nets.Small(), tmp_path / "p")
+
+
+def test_networks_and_weights_find_each_other(weights: Path, tmp_path: Path) -> None:
+    """Whatever half somebody begins with, the message names the other one."""
+    given = Signature({"x": "float32[n, 4]"}, {"p": "float32[n, 3]"})
+    with pytest.raises(NotFound, match=r"Small, .*as in nets\.py:Small --option weights=") as told:
+        pack(weights / "nets.py", tmp_path / "p")
+    assert "maitred.Model" not in str(told.value)
+    for text, said in (("Smal", "did you mean 'Small'"), ("Zebra", "its networks are Small, ")):
+        with pytest.raises(NotFound, match=said) as told:
+            pack(
+                weights / "net.pt", tmp_path / "p", signature=given, options={"class": f"{weights / 'nets.py'}:{text}"}
+            )
+        assert "maitred.Model" not in str(told.value)
+    with pytest.raises(NotFound, match="did you mean 'Small'"):
+        pack(f"{weights / 'nets.py'}:Smal", tmp_path / "p", options={"weights": str(weights / "net.pt")})
+
+
+@pytest.mark.parametrize("file", ["net.safetensors", "net.pt"])
+def test_weights_of_other_sizes_are_told_on_one_line(file: str, weights: Path, tmp_path: Path) -> None:
+    given = Signature({"x": "float32[n, 4]"}, {"p": "float32[n, 3]"})
+    with pytest.raises(CannotLoad, match=r"does not hold the weights of Small: .*size mismatch") as told:
+        pack(weights / file, tmp_path / "p", signature=given, options={"class": f"{weights / 'nets.py'}:Small"})
+    assert not {"\n", "\t"} & {*str(told.value)}
+
+
+def test_a_pickle_that_passes_for_weights_is_read_as_data_or_not_at_all(tmp_path: Path) -> None:
+    """What is seen of it are the imports of weights; the one that touches a file is behind what cannot be scanned."""
+    texts = b"".join(b"X" + len(text).to_bytes(4, "little") + text + b"q" + bytes([at]) + b"0"
+                     for at, text in enumerate((b"posix", b"system")))  # fmt: skip
+    command = f"touch {tmp_path / 'ran'}".encode()
+    call = b"h\x00h\x01\x93X" + len(command).to_bytes(4, "little") + command + b"\x85R."
+    path = tmp_path / "evil.pt"
+    path.write_bytes(b"\x80\x02ccollections\nOrderedDict\n0I0x10\n0" + texts + call)
+    for trust in (None, TRUST):
+        with pytest.raises(CannotLoad, match=r"evil\.pt|model\.pt.* cannot be read as data"):
+            load(Source(str(path), trust=trust))
+        with pytest.raises(CannotLoad, match="cannot be read as data"):
+            pack(path, tmp_path / "p", trust=trust)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

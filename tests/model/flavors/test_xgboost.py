@@ -162,14 +162,14 @@ def test_classes_that_do_not_fit_are_refused(classes: Any, tmp_path: Path) -> No
 
 def test_the_trees_can_be_looked_into(tmp_path: Path) -> None:
     model = XGBClassifier(**SMALL).fit(X, THREE)
-    methods = ["margin", "leaf", "contribs", "predict_proba"]
+    methods = ["raw_score", "leaf", "contributions", "predict_proba"]
     loaded = served(model, tmp_path, example=X[:4], options={"methods": methods})
     shapes = {name: spec.shape for name, spec in loaded.predictor.signature.outputs.items()}
-    assert shapes == {"margin": ("n", 3), "leaf": ("n", 12), "contribs": ("n", 3, 4), "predict_proba": ("n", 3)}
+    assert shapes == {"raw_score": ("n", 3), "leaf": ("n", 12), "contributions": ("n", 3, 4), "predict_proba": ("n", 3)}
     answer = run(loaded.predictor, {"x": X})
-    assert np.array_equal(answer["margin"], model.predict(X, output_margin=True))
+    assert np.array_equal(answer["raw_score"], model.predict(X, output_margin=True))
     assert np.array_equal(answer["leaf"], model.apply(X))
-    assert np.allclose(answer["contribs"].sum(axis=2), answer["margin"], atol=1e-5)
+    assert np.allclose(answer["contributions"].sum(axis=2), answer["raw_score"], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_trees_can_be_looked_into(tmp_path: Path) -> None:
     [
         (XGBRegressor(), X[:, 0], "predict_proba"),
         (XGBRegressor(booster="gblinear"), X[:, 0], "leaf"),
-        (XGBRegressor(multi_strategy="multi_output_tree"), X[:, :2], "contribs"),
+        (XGBRegressor(multi_strategy="multi_output_tree"), X[:, :2], "contributions"),
         (XGBRegressor(), X[:, 0], "fit"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_number_that_means_missing_is_remembered(tmp_path: Path) -> None:
 
 
 def test_columns_and_categories_are_the_models_own(tmp_path: Path) -> None:
-    """c-55d0f: a category has the code of fitting, whichever rows share its batch."""
+    """A category has the code of fitting, whichever rows share its batch."""
     model = categorical()
     loaded = served(model, tmp_path, example=FRAME[:5])
     assert {name: spec.to_text() for name, spec in loaded.predictor.signature.inputs.items()} == {
@@ -290,11 +290,11 @@ def test_codes_where_nobody_knows_the_categories(tmp_path: Path) -> None:
     assert np.array_equal(run(loaded.predictor, rows)["predict"], model.predict(codes))
 
 
-def test_contribs_of_a_model_with_categories(tmp_path: Path) -> None:
+def test_contributions_of_a_model_with_categories(tmp_path: Path) -> None:
     model = categorical()
-    loaded = served(model, tmp_path, example=FRAME[:5], options={"methods": ["contribs"]})
+    loaded = served(model, tmp_path, example=FRAME[:5], options={"methods": ["contributions"]})
     wanted = model.get_booster().predict(DMatrix(FRAME, enable_categorical=True), pred_contribs=True)
-    assert np.array_equal(run(loaded.predictor, columns(FRAME))["contribs"], wanted)
+    assert np.array_equal(run(loaded.predictor, columns(FRAME))["contributions"], wanted)
 
 
 def test_categories_that_the_file_has_cut_come_from_the_example(tmp_path: Path) -> None:
@@ -552,3 +552,24 @@ def test_an_example_that_does_not_fit_is_told(tmp_path: Path) -> None:
     for example in ({"y": X[:2]}, [[1.0]], 3, {"x": X[:2, :2]}, "text"):
         with pytest.raises(LoadRefused):
             pack(XGBRegressor(**SMALL).fit(X, X[:, 0]), tmp_path / "m", example=example)
+
+
+ARRAYS = ("split_conditions", "default_left", "loss_changes", "sum_hessian", "base_weights", "parents")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize(
+    ("key", "multi"), [(key, multi) for key in ARRAYS for multi in (False, True)] + [("leaf_weights", True)]
+)
+def test_a_tree_that_lacks_an_array_never_reaches_the_library(
+    key: str, at: int, multi: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library looks for some of them at address zero."""
+    more = {"multi_strategy": "multi_output_tree"} if multi else {}
+    XGBRegressor(**SMALL, **more).fit(X, X[:, :2] if multi else X[:, 0]).save_model(tmp_path / "m.xgb.json")
+    document = json.loads((tmp_path / "m.xgb.json").read_bytes())
+    del document["learner"]["gradient_booster"]["model"]["trees"][at][key]
+    (tmp_path / "m.xgb.json").write_text(json.dumps(document))
+    monkeypatch.setattr(Booster, "load_model", lambda *_: pytest.fail("the library was given a damaged file"))
+    with pytest.raises(CannotLoad, match="no sound XGBoost model"):
+        load(Source(str(tmp_path / "m.xgb.json")))

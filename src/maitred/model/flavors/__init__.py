@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 import msgspec
 
 from maitred.messages import DType
+from maitred.model.flavors.options import Check
+from maitred.model.flavors.threads import threads_of
 from maitred.model.predictor import Predictor, Traits
 from maitred.model.refusals import CannotLoad, NotAnArtifact, NotFound
 from maitred.model.signature import TOLERANCES, BadSignature, Signature, TensorSpec
 from maitred.plugins import ExtensionPoint, PluginError
+from maitred.spelling import did_you_mean
+
+ROWS: Final = "n"
+"""The symbol of the rows in derived signatures."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,25 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         """The file to open."""
         return self.root / self.file
 
+    def require_trust(self, what: str) -> None:
+        """Raises `CannotLoad` where nobody has said that it may run; `what` says why: "m.pkl is a pickle"."""
+        if not self.trusted:
+            raise CannotLoad(f"{what}, and nobody has said that it may run")
+
+    def beside(self, option: str, file: str) -> Path:
+        """The file that an option names: in the model's folder or, unless it is packed, below the working folder.
+
+        Raises `NotFound`, or `CannotLoad` for a place outside of an artifact.
+        """
+        path = (self.root / file).resolve()
+        if self.packed and not path.is_relative_to(self.root.resolve()):
+            raise CannotLoad(f"the option {option} names {file!r}, outside the model's own folder")
+        if not path.is_file() and not self.packed:
+            path = Path(file).resolve()
+        if not path.is_file():
+            raise NotFound(f"there is no file {file} for the option {option}; pack it with files=[...]")
+        return path
+
 
 class Found(msgspec.Struct, frozen=True):
     """What a file or an object says about itself."""
@@ -60,7 +87,9 @@ class Saved(msgspec.Struct, frozen=True):
 class Flavor(Protocol):
     """How the models of one framework are recognised, saved and loaded. Stateless; safe to share between threads.
 
-    Only `save` and `open` may import the framework; where it is missing they raise `MissingExtra`.
+    Only `save` and `open` may import the framework; where it is missing they raise `MissingExtra`. It may also have
+    `options`, the names of those that it takes, or a check for each (see `check_options`), and a method `prepare` (see
+    `prepared`).
     `maitred.testing.flavors` has the tests that a flavor must pass.
     """
 
@@ -97,6 +126,17 @@ class Flavor(Protocol):
     def open(self, opening: Opening) -> Predictor:
         """The model, ready to predict. Raises `LoadRefused`."""
         ...
+
+
+def bases_of(kind: type) -> set[tuple[str, str]]:
+    """Module and name of a class and its bases: how a flavor knows what is its own without importing anything."""
+    return {(base.__module__, base.__name__) for base in kind.__mro__}
+
+
+def symbol_of(text: str) -> str:
+    """A name that a framework gives to a size, as a symbol of a signature."""
+    word = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return word if not word[:1].isdigit() else f"_{word}"
 
 
 def spec_of(name: str, dtype: str, shape: tuple[int | str, ...], labels: tuple[str, ...] | None = None) -> TensorSpec:
@@ -145,6 +185,26 @@ def named(name: str) -> Flavor:
         return FLAVORS.open(name)
     except PluginError as error:
         raise NotFound(str(error)) from error
+
+
+def check_options(flavor: Flavor, options: Mapping[str, Any]) -> None:
+    """Raises `CannotLoad` for an option that the flavor does not have, where it says which it has: `options`.
+
+    Also for one of the wrong kind, where its `options` are a mapping to checks: a model with a signature of its own may
+    never look at it. `threads` is every flavor's: a server that runs models in its own process says it to all.
+    """
+    stated: Collection[str] | Mapping[str, Check] | None = getattr(flavor, "options", None)
+    if stated is None:
+        return
+    known = sorted({*stated, "threads"})
+    for name in options:
+        if name not in known:
+            has = ", ".join(known)
+            raise CannotLoad(f"flavor {flavor.name} has no option {name!r}, but {has}{did_you_mean(name, known)}")
+        if isinstance(stated, Mapping) and name in stated:
+            stated[name](options, name)
+        if name == "threads":
+            threads_of(options)
 
 
 def for_file(path: str) -> Flavor:

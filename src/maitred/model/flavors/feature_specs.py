@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from maitred.model.flavors import spec_of
+from maitred.model.flavors import ROWS, spec_of
 from maitred.model.notation import MAX_CATEGORIES
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import TensorSpec
 from maitred.wire.coerce import FLOATS, NUMPY_TYPES, Array, dtype_of
+from maitred.wire.elements import is_missing
 
-ROWS: Final = "n"
 MATRIX: Final = "x"
 """The one input of a model that was fitted on a matrix without names."""
 
@@ -52,10 +52,22 @@ def of_columns(
 
 
 def of_matrix(width: int, sample: Any = None, dtype: str = "float64", nullable: bool = False) -> TensorSpec:
-    """The input `x` of a model without names; float32 or text where the sample is, else `dtype`."""
+    """The input `x` of a model without names; float32 or text where the sample is, else `dtype`.
+
+    Raises `CannotLoad` for a sample of another width.
+    """
+    _check_width(width, matrix_of(sample))
     found = None if sample is None else dtype_of(np.asarray(matrix_of(sample)))
     known = found if found in ("float32", "float64", "str") else dtype
     return replace(spec_of(MATRIX, known, (ROWS, width)), nullable=nullable and known in FLOATS)
+
+
+def _check_width(width: int, matrix: Any) -> None:
+    shape = matrix.shape if hasattr(matrix, "shape") else np.shape(matrix)
+    if not shape or shape[1:] == (width,) or (len(shape) == 1 and width == 1):
+        return
+    has = f"{shape[1]} columns" if len(shape) == 2 else f"the shape {list(shape)}"
+    raise CannotLoad(f"the example has {has}, the model takes {width}{'' if len(shape) == 2 else ' columns'}")
 
 
 def matrix_of(sample: Any) -> Any:
@@ -90,7 +102,7 @@ def rows_of(specs: Iterable[TensorSpec], sample: Any, count: int = 2) -> dict[st
 def _as_sent(spec: TensorSpec, values: list[Any]) -> Array:
     """Some values (or rows) of a column as a model gets them."""
     flat = [part for value in values for part in (value if isinstance(value, (np.ndarray, list)) else (value,))]
-    missing = [_is_missing(value) for value in flat]
+    missing = [is_missing(value) for value in flat]
     made: Array
     if spec.time is not None:
         made = np.array([_moment(value, spec.time) for value in flat], f"datetime64[{spec.time}]")
@@ -107,7 +119,7 @@ def _as_sent(spec: TensorSpec, values: list[Any]) -> Array:
 
 
 def _moment(value: Any, unit: str) -> Any:
-    if _is_missing(value):
+    if is_missing(value):
         return np.datetime64("NaT")
     return value.to_datetime64() if hasattr(value, "to_datetime64") else np.array(value, f"datetime64[{unit}]")[()]
 
@@ -163,7 +175,7 @@ def _array(name: str, array: Array, fallback: str) -> TensorSpec:
         missing = array.dtype.kind == "f" and bool(np.isnan(array).any())
         return replace(spec_of(name, _dtype(name, array), shape), nullable=missing)
     values = array.reshape(-1).tolist()
-    present = [value for value in values if not _is_missing(value)]
+    present = [value for value in values if not is_missing(value)]
     dtype = _dtype(name, _from_list(name, present)) if present else fallback
     return replace(spec_of(name, dtype, shape), nullable=len(present) < len(values))
 
@@ -171,7 +183,7 @@ def _array(name: str, array: Array, fallback: str) -> TensorSpec:
 def _from_list(name: str, values: Any) -> Array:
     """Python's own values as the array that they stand for; of objects where some are missing."""
     listed = list(values)
-    if any(_is_missing(value) for value in listed):
+    if any(is_missing(value) for value in listed):
         array: Array = np.empty(len(listed), object)
         array[:] = listed
         return array
@@ -190,11 +202,6 @@ def _group(kind: type) -> str:
     if issubclass(kind, (bool, np.bool_)):
         return "booleans"
     return "numbers" if issubclass(kind, (int, float, np.integer, np.floating)) else kind.__name__
-
-
-def _is_missing(value: Any) -> bool:
-    missing = value is None or (isinstance(value, float) and value != value)
-    return missing or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _dtype(name: str, array: Array) -> str:

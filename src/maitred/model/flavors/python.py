@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from maitred.model.flavors import Found, Opening, Saved
+from maitred.model.flavors.options import Check, labels_in, table_in, text_in, texts_in
 from maitred.model.flavors.torch.modules import is_module, made
 from maitred.model.predictor import Model, ModelPredictor, Predictor, Traits
 from maitred.model.refusals import CannotLoad, CannotPack, LoadRefused, NotFound
 from maitred.model.signature import Signature
+from maitred.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -35,12 +37,21 @@ EXECUTING: Final[ContextVar[str]] = ContextVar("executing", default="")
 
 
 class Python:
-    """A subclass of `maitred.Model`, or a function that has (or whose file has) a `signature`."""
+    """A subclass of `maitred.Model`, or a function that has (or whose file has) a `signature`.
+
+    Or a torch.nn.Module: options `weights` (their file), `arguments` (of the class), `outputs` and `labels`.
+    """
 
     name = "python"
     suffixes = (".py",)
     markers = ()
     libraries = ("numpy",)
+    options: Mapping[str, Check] = {
+        "arguments": table_in,
+        "labels": labels_in,
+        "outputs": texts_in,
+        "weights": text_in,
+    }
 
     def claims(self, model: object) -> bool:
         """Models and functions written in Python."""
@@ -112,18 +123,34 @@ def _entry(module: ModuleType, name: str) -> tuple[Any, str]:
     if name:
         return named_in(module, name), name
     candidates = _candidates(module)
+    networks = _networks(module)
+    if networks and not candidates:
+        called = f"{Path(module.__file__ or '').name}:{networks[0]}"
+        raise NotFound(
+            f"the code holds {', '.join(networks)} and no weights: name both, as in {called} --option "
+            "weights=weights.safetensors (or options={'weights': ...}); to pack them, also --file weights.safetensors"
+        )
     if len(candidates) != 1:
         raise NotFound(f"the code holds {len(candidates)} models; {_choice(module)}")
     return getattr(module, candidates[0]), candidates[0]
 
 
-def named_in(module: ModuleType, name: str) -> Any:
-    """What `Class` or `Outer.Class` stands for in a module. Raises `NotFound` naming what there is to choose from."""
+def named_in(module: ModuleType, name: str, networks: bool = False) -> Any:
+    """What `Class` or `Outer.Class` stands for in a module. Raises `NotFound` naming what there is to choose from.
+
+    `networks`: a torch.nn.Module is wanted.
+    """
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise NotFound(f"the code has no {name!r}; {_choice(module)}")
+        others = _networks(module)
+        close = did_you_mean(name, others if networks else [*_candidates(module), *others])
+        if networks:
+            choice = f"its networks are {', '.join(others)}" if others else "it holds no class of a torch.nn.Module"
+        else:
+            choice = _choice(module)
+        raise NotFound(f"the code has no {name!r}{close or f'; {choice}'}")
     return found
 
 
@@ -138,6 +165,12 @@ def _candidates(module: ModuleType) -> list[str]:
     return ["predict"] if isinstance(own.get("predict"), FunctionType) and hasattr(module, "signature") else []
 
 
+def _networks(module: ModuleType) -> list[str]:
+    """Names of the classes that are a torch.nn.Module, of those that the module itself defines."""
+    own = {n: v for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__}
+    return [n for n, v in own.items() if is_module(v) and not n.startswith("_")]
+
+
 def _choice(module: ModuleType) -> str:
     names = _candidates(module)
     if names:
@@ -147,9 +180,12 @@ def _choice(module: ModuleType) -> str:
 
 def _predictor(found: Any, module: ModuleType, entry: str, opening: Opening) -> Predictor:
     if isinstance(found, FunctionType):
+        _check_no_module(opening.options)
         return ModelPredictor(_of_function(found, module, opening))
     if isinstance(found, type) and is_module(found):
-        return made(found, _weights(opening), opening)
+        given = opening.options.get("weights")
+        return made(found, None if given is None else opening.beside("weights", str(given)), opening)
+    _check_no_module(opening.options)
     model = found() if isinstance(found, type) else found
     predictor = ModelPredictor(model)
     if opening.signature is not None and predictor.signature != opening.signature:
@@ -161,17 +197,11 @@ def _predictor(found: Any, module: ModuleType, entry: str, opening: Opening) -> 
     return predictor
 
 
-def _weights(opening: Opening) -> Path | None:
-    """The file that the option `weights` names, inside the artifact or beside the code. Raises `NotFound`."""
-    given = opening.options.get("weights")
-    if given is None:
-        return None
-    path = (opening.root / str(given)).resolve()
-    if opening.packed and not path.is_relative_to(opening.root.resolve()):
-        raise CannotLoad(f"the option weights names {given!r}, outside the model's own folder")
-    if not path.is_file():
-        raise NotFound(f"there is no file {given} for the option weights; pack it with files=[...]")
-    return path
+def _check_no_module(options: Mapping[str, Any]) -> None:
+    """Raises `CannotLoad` for an option that this model would not look at."""
+    for name in Python.options:
+        if name in options:
+            raise CannotLoad(f"the option {name} is for a torch.nn.Module, and this model is none")
 
 
 def _of_function(function: FunctionType, module: ModuleType, opening: Opening) -> SimpleNamespace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +13,11 @@ from maitred.errors import ModelFault
 from maitred.model.flavors import Found, Opening, Saved
 from maitred.model.flavors.catboost.rows import Rows
 from maitred.model.flavors.catboost.signature import check_methods, derive, features_of
+from maitred.model.flavors.libraries import needs, words_of
+from maitred.model.flavors.options import Check, among, one_of, text_in, texts_in
 from maitred.model.flavors.threads import threads_of
 from maitred.model.predictor import Context, Predictor, Traits
-from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
+from maitred.model.refusals import CannotLoad, CannotPack
 from maitred.model.signature import Signature
 from maitred.wire.coerce import Array
 
@@ -24,12 +27,9 @@ _ESTIMATORS: Final = ("CatBoostClassifier", "CatBoostRegressor", "CatBoostRanker
 
 
 class Catboost:
-    """Options:
+    """Options, besides those in `options.py`:
 
-    - `threads` of one run (default $MAITRED_THREADS or 1),
-    - `methods`: which outputs to offer, of `predict`, `predict_proba`, `raw`, `leaf`, `contribs`,
     - `estimator`: whose `predict` is meant (default: a classifier's where the file knows classes, else a regressor's),
-    - `features`: names for the columns of a model that was fitted on a matrix, each of which becomes an input,
     - `missing`: the text that the model was fitted on in place of missing categories, which it then takes.
     """
 
@@ -37,6 +37,12 @@ class Catboost:
     suffixes = (".cbm",)
     markers = ()
     libraries = ("catboost",)
+    options: Mapping[str, Check] = {
+        "estimator": among(*_ESTIMATORS),
+        "features": texts_in,
+        "methods": texts_in,
+        "missing": text_in,
+    }
 
     def claims(self, model: object) -> bool:
         """A CatBoost, or an estimator of the library's own; classes derived from these may predict otherwise."""
@@ -59,15 +65,13 @@ class Catboost:
         try:
             model.save_model(str(folder / FILE))
         except Exception as error:  # it is not fitted
-            raise CannotPack(f"CatBoost cannot save this {type(model).__name__}: {_reason(error)}") from error
+            raise CannotPack(f"CatBoost cannot save this {type(model).__name__}: {words_of(error)}") from error
         return Saved(FILE, options={"estimator": type(model).__name__})
 
     def open(self, opening: Opening) -> Predictor:
         """The model. Raises `MissingExtra`, or `CannotLoad` for a file that is none."""
-        try:
+        with needs("catboost", "catboost"):
             import catboost
-        except ImportError as error:
-            raise MissingExtra("catboost", "catboost", "catboost") from error
         _check_magic(opening.path)
         model = _loaded(catboost, opening)
         signature = opening.signature or derive(model, opening.options, opening.sample)
@@ -82,7 +86,7 @@ class CatboostPredictor:
         self.traits = opening.traits or Traits()
         self._model = model
         self._pool = pool
-        self._all = tuple(signature.outputs)
+        self._all = signature.output_names
         check_methods(model, self._all)
         self._threads = threads_of(opening.options)
         self._rows = Rows(features_of(model, opening.options), signature, opening.options, self._threads)
@@ -93,12 +97,12 @@ class CatboostPredictor:
             pool = self._rows(inputs, self._pool)
             return {method: self._output(method, pool) for method in context.outputs or self._all}
         except Exception as error:  # the library's own, which has places in its source in its text
-            raise ModelFault(f"CatBoost failed: {_reason(error)}") from error
+            raise ModelFault(f"CatBoost failed: {words_of(error)}") from error
 
     def _output(self, method: str, pool: Any) -> Array:
         answer = np.ascontiguousarray(self._asked(method, pool))  # the library's are transposed
         if method == "leaf":
-            return answer.astype(np.int64)
+            return answer.astype(np.int32)
         # one label a row, which the library puts into a column where there are more than two classes
         return answer.reshape(-1) if len(self.signature.outputs[method].shape) == 1 else answer
 
@@ -108,7 +112,7 @@ class CatboostPredictor:
             return model.predict(pool, thread_count=threads)
         if method == "leaf":
             return model.calc_leaf_indexes(pool, thread_count=threads)
-        if method == "contribs":
+        if method == "contributions":
             return model.get_feature_importance(pool, type="ShapValues", thread_count=threads)
         kind = "Probability" if method == "predict_proba" else "RawFormulaVal"
         return model.predict(pool, prediction_type=kind, thread_count=threads)
@@ -116,9 +120,7 @@ class CatboostPredictor:
 
 def _loaded(catboost: Any, opening: Opening) -> Any:
     """The model as the estimator that it was, or that fits what it knows."""
-    given = opening.options.get("estimator")
-    if given is not None and given not in _ESTIMATORS:
-        raise CannotLoad(f"the option estimator must be one of {', '.join(_ESTIMATORS)}")
+    given = one_of(opening.options, "estimator", _ESTIMATORS)
     try:
         model = catboost.CatBoost().load_model(str(opening.path))
         classifies = len(model.classes_) > 0
@@ -129,17 +131,10 @@ def _loaded(catboost: Any, opening: Opening) -> Any:
             return model  # a ranker predicts as the bare model does
         return getattr(catboost, kind)().load_model(str(opening.path))
     except catboost.CatBoostError as error:
-        raise CannotLoad(f"CatBoost cannot load {opening.file}: {_reason(error)}") from error
+        raise CannotLoad(f"CatBoost cannot load {opening.file}: {words_of(error)}") from error
 
 
 def _check_magic(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise CannotLoad(f"{path.name} is no CatBoost model in the binary format: save it with format='cbm'")
-
-
-def _reason(error: Exception) -> str:
-    """The library's words, without their place in the library."""
-    text = str(error).strip() or type(error).__name__
-    place, colon, rest = text.partition(": ")
-    return rest if colon and ".cpp:" in place else text

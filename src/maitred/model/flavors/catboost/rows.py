@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from maitred.model.flavors import derived, frames
+from maitred.model.flavors import derived
 from maitred.model.flavors.catboost.signature import Features, check_input
+from maitred.model.flavors.matrix import Matrix, arrange
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import INTEGERS, Array
@@ -24,11 +25,11 @@ class Rows:
 
     def __init__(self, features: Features, signature: Signature, options: Mapping[str, Any], threads: int) -> None:
         self._settings: dict[str, Any] = {"thread_count": threads}
-        self._matrix: frames.Matrix | None = None
+        self._matrix: Matrix | None = None
         self._cells: list[tuple[str, _Change | None]] = []
         if features.numeric:
             names = features.names if features.named else None
-            self._matrix = frames.Matrix(frames.arrange(signature, names, len(features.names)))
+            self._matrix = Matrix(arrange(signature, names, len(features.names)))
             return
         if set(features.names) != signature.inputs.keys():
             raise CannotLoad(f"the model was fitted on {[*features.names]}, the signature has {[*signature.inputs]}")
@@ -68,7 +69,7 @@ def _numbers(spec: TensorSpec, signature: Signature) -> _Change | None:
     if plain and len(spec.shape) == 1:
         return None
     table = derived([spec], [*signature.outputs.values()])
-    matrix = frames.Matrix(frames.arrange(table, [spec.name]))
+    matrix = Matrix(arrange(table, [spec.name]))
     return lambda values: matrix({spec.name: values})[:, 0]
 
 

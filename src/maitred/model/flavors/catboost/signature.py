@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from maitred.model.flavors import derived, feature_specs, spec_of
-from maitred.model.flavors.feature_specs import ROWS
+from maitred.model.flavors import ROWS, derived, feature_specs, spec_of, trees
+from maitred.model.flavors.options import Options, features_in, methods_in
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature, TensorSpec
-from maitred.wire.coerce import INTEGERS, Array, dtype_of
-
-METHODS: Final = ("predict", "predict_proba", "raw", "leaf", "contribs")
-"""What may be an output: the answer, probabilities, the trees' sum (RawFormulaVal), each tree's leaf, SHAP values."""
+from maitred.wire.coerce import INTEGERS, Array
 
 _SEVERAL_LABELS: Final = ("MultiLogloss", "MultiCrossEntropy")
 """Losses of models that say yes or no to each class."""
@@ -39,16 +36,13 @@ class Features(NamedTuple):
         return not (self.categorical or self.texts or self.embeddings)
 
 
-def features_of(model: Any, options: Mapping[str, Any]) -> Features:
+def features_of(model: Any, options: Options) -> Features:
     """The features, named by the model or by the option `features`. Raises `CannotLoad`."""
     own = [str(name) for name in model.feature_names_]
-    given = options.get("features")
-    names = own if given is None else [str(name) for name in given]
-    if len(names) != len(own) or len(set(names)) != len(names):
-        raise CannotLoad(f"the model takes {len(own)} features, the option features names {len(set(names))}")
+    given = features_in(options, len(own))
     return Features(
-        tuple(names),
-        given is not None or own != [str(at) for at in range(len(own))],
+        tuple(given or own),
+        bool(given) or own != [str(at) for at in range(len(own))],
         frozenset(model.get_cat_feature_indices()),
         frozenset(model.get_text_feature_indices()),
         frozenset(model.get_embedding_feature_indices()),
@@ -56,17 +50,19 @@ def features_of(model: Any, options: Mapping[str, Any]) -> Features:
     )
 
 
-def derive(model: Any, options: Mapping[str, Any], sample: Any = None) -> Signature:
+def derive(model: Any, options: Options, sample: Any = None) -> Signature:
     """The signature, with the columns' dtypes from `sample` where there is one. Raises `CannotLoad`."""
     features = features_of(model, options)
     if features.numeric and not features.named:
         inputs = [feature_specs.of_matrix(len(features.names), sample, nullable=features.takes_nan)]
     else:
         inputs = [_input(features, at, sample, options) for at in range(len(features.names))]
-    return derived(inputs, [output_of(model, method) for method in methods_of(model, options)])
+    methods = methods_in(options, ["predict", "predict_proba"] if _classifies(model) else ["predict"])
+    check_methods(model, methods)
+    return derived(inputs, [_output(model, features, method) for method in methods])
 
 
-def _input(features: Features, at: int, sample: Any, options: Mapping[str, Any]) -> TensorSpec:
+def _input(features: Features, at: int, sample: Any, options: Options) -> TensorSpec:
     name = features.names[at]
     values = feature_specs.column_of(sample, name, at)
     if at in features.embeddings:
@@ -88,7 +84,7 @@ def _embedding(name: str, values: Any) -> TensorSpec:
     return spec_of(name, "float32", (ROWS, len(array)))
 
 
-def check_input(features: Features, at: int, spec: TensorSpec, options: Mapping[str, Any]) -> None:
+def check_input(features: Features, at: int, spec: TensorSpec, options: Options) -> None:
     """Raise `CannotLoad` for an input that this feature cannot be."""
     where = f"input {spec.name!r}"
     if at in features.embeddings:
@@ -110,42 +106,29 @@ def check_input(features: Features, at: int, spec: TensorSpec, options: Mapping[
 # --- outputs ----------------------------------------------------------------------------------------------------
 
 
-def methods_of(model: Any, options: Mapping[str, Any]) -> list[str]:
-    """What the outputs are: as the estimator has it, or as the options say. Raises `CannotLoad`."""
-    if "methods" in options:
-        wanted = [str(method) for method in options["methods"]]
-        check_methods(model, wanted)
-        return wanted
-    return ["predict", "predict_proba"] if _classifies(model) else ["predict"]
-
-
-def check_methods(model: Any, methods: Iterable[str]) -> None:
+def check_methods(model: Any, methods: Collection[str]) -> None:
     """Raise `CannotLoad` for what this model cannot be asked for."""
-    for method in methods:
-        if method not in METHODS:
-            raise CannotLoad(f"no output can be named {method!r}: outputs are {', '.join(METHODS)}")
-        if method == "predict_proba" and not len(model.classes_):
-            raise CannotLoad(f"a model of the loss {_loss(model)} has no predict_proba")
-        if method == "contribs" and _loss(model) == "RMSEWithUncertainty":
-            raise CannotLoad("CatBoost has contribs for one of the two values of RMSEWithUncertainty only")
+    trees.check_known(methods)
+    if "predict_proba" in methods and not len(model.classes_):
+        raise CannotLoad(f"a model of the loss {_loss(model)} has no predict_proba")
+    if "contributions" in methods and _loss(model) == "RMSEWithUncertainty":
+        raise CannotLoad("CatBoost has contributions to one of the two values of RMSEWithUncertainty only")
 
 
-def output_of(model: Any, method: str) -> TensorSpec:
-    """What an output looks like."""
+def _output(model: Any, features: Features, method: str) -> TensorSpec:
     classes: Array = np.asarray(model.classes_)
     width = _width(model)
     sums: tuple[int, ...] = (width,) if width > 1 else ()
     if method == "predict_proba":
-        names = tuple(str(label) for label in classes.tolist())
-        return spec_of(method, "float64", (ROWS, len(names)), names)
+        return trees.probabilities("float64", classes)
     if method == "leaf":
-        return spec_of(method, "int64", (ROWS, int(model.tree_count_)))
-    if method == "contribs":
-        return spec_of(method, "float64", (ROWS, *sums, len(model.feature_names_) + 1))
+        return trees.leaves(int(model.tree_count_))
+    if method == "contributions":
+        return trees.contributions("float64", sums, len(features.names), features.names if features.named else None)
     if method == "predict" and _classifies(model):
         if _loss(model) in _SEVERAL_LABELS:  # 0 or 1 for each, whatever they are called
             return spec_of(method, "int64", (ROWS, len(classes)))
-        return spec_of(method, dtype_of(classes) or "str", (ROWS,))
+        return trees.class_of(classes)
     return spec_of(method, "float64", (ROWS, *sums))
 
 

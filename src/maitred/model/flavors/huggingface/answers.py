@@ -15,6 +15,7 @@ from maitred.errors import InvalidInput
 from maitred.model.flavors.huggingface.sentences import pooled
 from maitred.model.flavors.huggingface.tasks import Plan
 from maitred.model.flavors.huggingface.texts import Encoded, Padded, Texts
+from maitred.model.flavors.probabilities import softmax
 from maitred.model.flavors.torch.tensors import Tensors
 from maitred.model.predictor import Context, Traits
 from maitred.model.signature import Signature
@@ -340,13 +341,6 @@ def classes(logits: Floats, labels: tuple[str, ...], activation: str) -> dict[st
     return {"label": names, "score": scores[np.arange(len(best)), best], "scores": scores}
 
 
-def softmax(values: Floats) -> Floats:
-    """Along the last axis."""
-    shifted = np.exp(values - values.max(axis=-1, keepdims=True))
-    made: Floats = shifted / shifted.sum(axis=-1, keepdims=True)
-    return made
-
-
 def _sigmoid(values: Floats) -> Floats:
     small = np.exp(-np.abs(values))  # never of a large number, which would overflow
     made: Floats = np.where(values >= 0, 1 / (1 + small), small / (1 + small))
@@ -400,7 +394,7 @@ def _picture(row: int, data: bytes) -> PIL.Image.Image:
         raise InvalidInput(f"row {row}: this is no image that can be read ({type(error).__name__})") from error
 
 
-TASKS: Final[dict[str, type[_Answers]]] = {
+ANSWERS: Final[dict[str, type[_Answers]]] = {
     "text-classification": Classes,
     "token-classification": Entities,
     "feature-extraction": Embedding,

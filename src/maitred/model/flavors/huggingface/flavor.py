@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from maitred.model.flavors import Found, Opening, Saved
-from maitred.model.flavors.huggingface.answers import TASKS, Opened
+from maitred.model.flavors.huggingface.answers import ANSWERS, Opened
 from maitred.model.flavors.huggingface.folder import CONFIG, Checkpoint, copy, dangers, read_checkpoint
 from maitred.model.flavors.huggingface.network import Parts, library, quiet
-from maitred.model.flavors.huggingface.tasks import Plan, activation, found, labels_of, plan_of
-from maitred.model.flavors.threads import threads_of
+from maitred.model.flavors.huggingface.tasks import Options, Plan, activation, found, labels_of, plan_of
+from maitred.model.flavors.torch.modules import ready
 from maitred.model.predictor import Predictor, Traits
 from maitred.model.refusals import CannotLoad, CannotPack
 
@@ -29,6 +29,7 @@ class HuggingFace:
     suffixes: tuple[str, ...] = ()
     markers = (CONFIG,)
     libraries = ("transformers", "tokenizers", "torch", "safetensors")
+    options = Options.__struct_fields__
 
     def claims(self, model: object) -> bool:
         """A pipeline, a network without its tokenizer, or a SentenceTransformer."""
@@ -55,18 +56,17 @@ class HuggingFace:
         """The network, with its tokenizer or image processor. Raises `MissingExtra`, or `CannotLoad`."""
         checkpoint = _checkpoint(opening)
         plan = plan_of(checkpoint, opening.options)
-        if not opening.trusted and (listed := dangers(checkpoint)):
-            raise CannotLoad(f"nobody has said that it may run: {'; '.join(listed)}")
+        if listed := () if opening.trusted else dangers(checkpoint):
+            opening.require_trust(f"the checkpoint holds {'; '.join(listed)}")
         labels = labels_of(checkpoint) if plan.base in _ABOUT_LABELS else ()
         if plan.task == "zero-shot-classification" and not any(label.lower().startswith("entail") for label in labels):
             raise CannotLoad("zero-shot-classification needs a network with a label 'entailment'")
-        parts = Parts(checkpoint, plan, opening.device, opening.trusted)
-        parts.tensors.torch.set_num_threads(threads_of(opening.options))  # of the whole process: there is no other
+        parts = Parts(checkpoint, plan, ready(opening, "huggingface"), opening.trusted)
         told = found(_completed(checkpoint, parts), plan) if opening.signature is None else None
         signature = opening.signature or (told.signature if told is not None else None)
         if signature is None:
             raise CannotLoad("neither config.json nor the network says how wide a vector is: pack it with a signature")
-        return TASKS[plan.task](
+        return ANSWERS[plan.task](
             Opened(
                 network=parts.network,
                 texts=parts.texts,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from maitred.model import pickles
+from maitred.model.flavors.huggingface.tokenizer_file import FILE, check_tokenizer
 from maitred.model.refusals import CannotLoad, CannotPack
 
 CONFIG: Final = "config.json"
@@ -160,11 +161,8 @@ def dangers(checkpoint: Checkpoint) -> tuple[str, ...]:
     """What would run or be unpickled, one line each. Raises `CannotLoad` for what is not to be loaded at all."""
     checked(checkpoint)
     weights = weights_of(checkpoint)
-    lines = []
-    for name in weights.files if weights.pickled else ():
-        if not name.endswith(_INDEX):
-            listed = ", ".join(pickles.imports(checkpoint.root / name)) or "nothing that could be read"
-            lines.append(f"the pickle {name}, which imports {listed}")
+    pickled = [name for name in weights.files if weights.pickled and not name.endswith(_INDEX)]
+    lines = [pickles.danger(checkpoint.root / name) for name in pickled]
     code = code_of(checkpoint)
     if code:
         lines.append(f"the code in {', '.join(code)}, which the settings ask for")
@@ -185,6 +183,8 @@ def view(checkpoint: Checkpoint, trusted: bool) -> Iterator[Path]:
     Whatever else lies in the checkpoint does not exist for the library. Code is there only if trusted.
     """
     code = code_of(checkpoint) if trusted else ()
+    if FILE in checkpoint.names:
+        check_tokenizer(checkpoint.root / FILE)
     with tempfile.TemporaryDirectory(prefix="maitred-") as place:
         folder = Path(place) / "checkpoint"  # always the same name: the library's cache of code goes by it
         folder.mkdir()

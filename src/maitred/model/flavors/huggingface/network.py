@@ -12,8 +12,9 @@ from maitred.model.flavors.huggingface.answers import WINDOW
 from maitred.model.flavors.huggingface.folder import Checkpoint, code_of, view, weights_of
 from maitred.model.flavors.huggingface.tasks import Plan
 from maitred.model.flavors.huggingface.texts import Strategy, Texts
+from maitred.model.flavors.libraries import needs
 from maitred.model.flavors.torch.tensors import Tensors
-from maitred.model.refusals import CannotLoad, MissingExtra
+from maitred.model.refusals import CannotLoad
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -43,10 +44,8 @@ _OFFSETS: Final = ("token-classification", "question-answering")
 
 def library() -> ModuleType:
     """transformers. Raises `MissingExtra`."""
-    try:
+    with needs("huggingface", "transformers"):
         import transformers
-    except ImportError as error:
-        raise MissingExtra("huggingface", "transformers", "huggingface") from error
     return transformers
 
 
@@ -68,9 +67,9 @@ def quiet(transformers: Any) -> Iterator[None]:
 class Parts:
     """What a checkpoint consists of once it is loaded."""
 
-    def __init__(self, checkpoint: Checkpoint, plan: Plan, device: str, trusted: bool) -> None:
-        """Raises `MissingExtra`, or `CannotLoad` for weights that are not all there or a device that is not."""
-        self.tensors = Tensors("huggingface", device, "huggingface")
+    def __init__(self, checkpoint: Checkpoint, plan: Plan, tensors: Tensors, trusted: bool) -> None:
+        """Raises `MissingExtra`, or `CannotLoad` for weights that are not all there."""
+        self.tensors = tensors
         transformers = library()
         self._trusted = trusted and bool(code_of(checkpoint))
         with quiet(transformers), view(checkpoint, trusted) as folder:
@@ -114,10 +113,8 @@ class Parts:
             )
 
     def _images(self, transformers: Any, folder: Path) -> Any:
-        try:
+        with needs("huggingface", "pillow", extra=""):
             import PIL.Image  # noqa: F401  the processor needs it; better to hear so by name
-        except ImportError as error:
-            raise MissingExtra("huggingface", "pillow", "") from error
         return transformers.AutoImageProcessor.from_pretrained(
             folder, local_files_only=True, trust_remote_code=self._trusted
         )

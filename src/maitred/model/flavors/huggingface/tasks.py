@@ -8,15 +8,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 import msgspec
 
 from maitred.messages import DType
-from maitred.model.flavors import Found, derived, spec_of
+from maitred.model.flavors import ROWS, Found, derived, spec_of
 from maitred.model.flavors.huggingface.folder import TOKENIZER_CONFIG, Checkpoint, has_tokenizer
 from maitred.model.flavors.huggingface.sentences import MODES, Pooling, is_sentences, pooling_of
-from maitred.model.flavors.threads import MAX_THREADS
 from maitred.model.predictor import Traits
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import TOLERANCES, TensorSpec
 
-ROWS: Final = "n"
 TOKENS: Final = "seq"
 
 _TOLERANCE: Final = (1e-4, 1e-5)
@@ -65,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     normalize: bool | None = None
     pad_token: str = ""
     dtype: Literal["stored", "float32", "float16", "bfloat16"] = "stored"
-    threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] | None = None
+    threads: int | None = None
 
 
 class Plan(NamedTuple):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from maitred.model.flavors import derived, feature_specs, spec_of
+from maitred.model.flavors import ROWS, derived, feature_specs, spec_of, trees
 from maitred.model.flavors.lightgbm.file import Header, place_categories
+from maitred.model.flavors.options import Options, classes_in, features_in, methods_in, one_of, texts_in
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature, TensorSpec
-from maitred.wire.coerce import INTEGERS, dtype_of
+from maitred.wire.coerce import INTEGERS, Array
 
-METHODS: Final = ("predict", "predict_proba", "raw_score", "leaf", "contribs")
+CLASSIFIER: Final = "LGBMClassifier"
+ESTIMATORS: Final = (CLASSIFIER, "LGBMRegressor", "LGBMRanker", "LGBMModel")
 _CLASSES: Final = frozenset({"binary", "multiclass", "multiclassova"})
 
 
-def derive(header: Header, options: Mapping[str, Any], sample: Any = None) -> Signature:
+def derive(header: Header, options: Options, sample: Any = None) -> Signature:
     """The signature, with dtypes from `sample` where there is one. Raises `CannotLoad` saying what to state by hand."""
     names = names_of(header, options, _labels_of(sample))
     if names is None:
@@ -25,33 +25,27 @@ def derive(header: Header, options: Mapping[str, Any], sample: Any = None) -> Si
     else:
         known = categories_of(header, options, _seen(names, sample))
         inputs = [_number(spec) for spec in feature_specs.of_columns(names, sample, known, nullable=True)]
-    return derived(inputs, _outputs(header, options))
+    return derived(inputs, _outputs(header, options, names))
 
 
-def names_of(header: Header, options: Mapping[str, Any], given: Collection[str]) -> list[str] | None:
+def names_of(header: Header, options: Options, given: Collection[str]) -> list[str] | None:
     """The features by the names that callers use; None where there are none, so that they come as one matrix.
 
     LightGBM writes an underscore for a space: a name among those `given` that differs in that only is meant.
     """
-    stated = [str(name) for name in options.get("features", ())]
-    if stated and len(set(stated)) != len(header.features):
-        raise CannotLoad(
-            f"the model takes {len(header.features)} features, the option features names {len(set(stated))}"
-        )
+    stated = features_in(options, len(header.features))
     if stated or not header.named:
         return stated or None
     spaced = {name.replace(" ", "_"): name for name in given}
     return [spaced.get(name, name) for name in header.features]
 
 
-def categories_of(
-    header: Header, options: Mapping[str, Any], columns: Mapping[str, TensorSpec]
-) -> dict[str, Sequence[Any]]:
+def categories_of(header: Header, options: Options, columns: Mapping[str, TensorSpec]) -> dict[str, Sequence[Any]]:
     """The categories of each column that was one of dtype category. `columns`: what is known of them besides."""
     names = names_of(header, options, columns) or header.features
     called = dict(zip(header.features, names, strict=True))
     features = {name: feature for feature, name in called.items()}
-    stated = [features.get(str(name), str(name)) for name in options.get("categorical", ())]
+    stated = [features.get(name, name) for name in texts_in(options, "categorical")]
     telling = any(spec.categories is not None for spec in columns.values())
 
     def may_be(feature: str, values: tuple[Any, ...]) -> bool:
@@ -72,20 +66,20 @@ def _may_hold(spec: TensorSpec, values: tuple[Any, ...], telling: bool) -> bool:
     return spec.dtype == {str: "str", bool: "bool", float: "float64"}.get(kind)
 
 
-def classes_of(header: Header, options: Mapping[str, Any]) -> Sequence[Any] | None:
+def classes_of(header: Header, options: Options) -> Array | None:
     """The classes in the order of their probabilities; None for a model that is no classifier.
 
     A booster alone is none: it answers with its numbers, as it does by itself, until the option says its classes.
     """
-    classes = options.get("classes")
-    if classes is None or not header.objective:
+    if options.get("classes") is None or not header.objective:
         return None
-    if options.get("kind") != "classifier" and header.objective not in _CLASSES:
+    if not _is_classifiers(options) and header.objective not in _CLASSES:
         raise CannotLoad(f"the option classes is for classifiers, the model's objective is {header.objective}")
-    count = max(2, header.classes)
-    if len(classes) != count:
-        raise CannotLoad(f"the model has {count} classes, the option classes names {len(classes)}")
-    return list(classes)
+    return classes_in(options, max(2, header.classes))
+
+
+def _is_classifiers(options: Options) -> bool:
+    return one_of(options, "estimator", ESTIMATORS) == CLASSIFIER
 
 
 def _labels_of(sample: Any) -> list[str]:
@@ -109,30 +103,27 @@ def _number(spec: TensorSpec) -> TensorSpec:
     return spec
 
 
-def _outputs(header: Header, options: Mapping[str, Any]) -> list[TensorSpec]:
+def _outputs(header: Header, options: Options, names: Sequence[str] | None) -> list[TensorSpec]:
     classes = classes_of(header, options)
     usual = ["predict", "predict_proba"] if classes is not None else ["predict"]
-    if options.get("kind") == "classifier" and classes is None:
+    if _is_classifiers(options) and classes is None:
         usual = ["raw_score"]  # only the objective's own code could say what the scores mean
-    offered = [*usual, *(name for name in METHODS[2:] if name not in usual)]
-    wanted = [str(method) for method in options.get("methods", usual)]
+    offered = [*usual, *(name for name in trees.METHODS[2:] if name not in usual)]
+    wanted = methods_in(options, usual)
     if missing := [method for method in wanted if method not in offered]:
         raise CannotLoad(f"the model has no output {missing[0]!r}; it has {', '.join(offered)}")
-    return [_output(name, header, classes) for name in wanted]
+    return [_output(name, header, classes, names) for name in wanted]
 
 
-def _output(name: str, header: Header, classes: Sequence[Any] | None) -> TensorSpec:
+def _output(method: str, header: Header, classes: Array | None, names: Sequence[str] | None) -> TensorSpec:
     several = (header.classes,) if header.classes > 1 else ()
-    rows = (feature_specs.ROWS,)
-    if name == "leaf":
-        return spec_of(name, "int32", (*rows, len(header.tree_sizes)))
-    if name == "contribs":
-        return spec_of(name, "float64", (*rows, *several, len(header.features) + 1), (*header.features, "expected"))
-    if name == "predict" and classes is not None:
-        dtype = dtype_of(np.asarray(classes))
-        if dtype is None:
-            raise CannotLoad(f"the classes {classes} are of no dtype that can be served")
-        return spec_of(name, dtype, rows)
-    named = classes if classes is not None else range(header.classes)
-    shape = (len(named),) if name == "predict_proba" else several
-    return spec_of(name, "float64", (*rows, *shape), tuple(str(label) for label in named) if shape else None)
+    if method == "leaf":
+        return trees.leaves(len(header.tree_sizes))
+    if method == "contributions":
+        return trees.contributions("float64", several, len(header.features), names)
+    if classes is not None and method == "predict_proba":
+        return trees.probabilities("float64", classes)
+    if classes is not None and method == "predict":
+        return trees.class_of(classes)
+    labels = classes.tolist() if classes is not None else range(header.classes)
+    return spec_of(method, "float64", (ROWS, *several), tuple(str(label) for label in labels) if several else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,8 @@ import numpy as np
 from maitred.model.flavors import Found, Opening, Saved
 from maitred.model.flavors.onnx.graph import EXTERNAL_ADVICE, Graph, read_graph, safe_external
 from maitred.model.flavors.onnx.session import completed, exchanges_half, run_half, session_of
-from maitred.model.flavors.onnx.signature import MAPS, found_in, settled
+from maitred.model.flavors.onnx.signature import MAPS, found_in, rows_in, settled
+from maitred.model.flavors.options import Check, labels_in, texts_in
 from maitred.model.manifest import EXAMPLE
 from maitred.model.manifest import FILE as MANIFEST
 from maitred.model.predictor import Context, Predictor, Traits
@@ -26,14 +28,18 @@ FILE: Final = "model.onnx"
 
 
 class Onnx:
-    """Options: `threads` (of one run; left out: as the process was told), `labels` ({output: [label, ...]} for a model
-    that does not say), `optional` ([input, ...]: those with a value in the graph that callers may give), `rows` (the
-    size at which the graph fixes its rows, usually 1)."""
+    """Options, besides those in `options.py`:
+
+    - `labels` of outputs for which the model does not say them,
+    - `optional`: those of the inputs with a value in the graph that callers may give,
+    - `rows`: the size at which the graph fixes its rows, usually 1.
+    """
 
     name = "onnx"
     suffixes = (".onnx",)
     markers = ()
     libraries = ("onnxruntime",)
+    options: Mapping[str, Check] = {"labels": labels_in, "optional": texts_in, "rows": rows_in}
 
     def claims(self, model: object) -> bool:
         """Whether it is an onnx.ModelProto."""

@@ -12,10 +12,11 @@ import ml_dtypes
 import numpy as np
 
 from maitred.model.flavors import Opening
+from maitred.model.flavors.libraries import needs, words_of
 from maitred.model.flavors.onnx.graph import DTYPES, Graph, Value
 from maitred.model.flavors.onnx.signature import found_in
 from maitred.model.flavors.threads import threads_of
-from maitred.model.refusals import CannotLoad, MissingExtra
+from maitred.model.refusals import CannotLoad
 from maitred.wire.coerce import to_array
 
 if TYPE_CHECKING:
@@ -50,14 +51,13 @@ _ADVICE: Final = {
     ),
 }
 """What the runtime says -> what that means, and what to do."""
+_NOISE: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : |/onnxruntime_src/\S+|(?<=\s)onnxruntime::.*\) (?=\w)")
 
 
 def session_of(opening: Opening) -> onnxruntime.InferenceSession:
     """The model in the runtime. Raises `MissingExtra`, or `CannotLoad` with the runtime's reason."""
-    try:
+    with needs("onnx", "onnxruntime"):
         import onnxruntime
-    except ImportError as error:
-        raise MissingExtra("onnx", "onnxruntime", "onnx") from error
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads_of(opening.options)
     settings.inter_op_num_threads = 1
@@ -84,10 +84,7 @@ def _reason(error: Exception, root: Path) -> str:
     for pattern, advice in _ADVICE.items():
         if match := re.search(pattern, said):
             return advice.format(*match.groups())
-    plain = re.sub(
-        r"\[ONNXRuntimeError\] : \d+ : \w+ : |/onnxruntime_src/\S+|(?<=\s)onnxruntime::.*\) (?=\w)", "", said
-    )
-    return plain.replace(str(root), "").strip()[:500]
+    return _NOISE.sub("", words_of(error, root).replace("\n", " ")).strip()
 
 
 # --- what only the runtime can tell -----------------------------------------------------------------------------

@@ -9,15 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from maitred.model.flavors import Found, derived, spec_of
+from maitred.model.flavors import ROWS, Found, derived, spec_of, symbol_of
 from maitred.model.flavors.onnx.graph import Graph, Value
+from maitred.model.flavors.options import Options, labels_in
 from maitred.model.predictor import Traits
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS
 
 MAPS: Final = "sequence of maps"
-ROW_NAMES: Final = ("n", "rows", "batch", "maitred_rows")
+ROW_NAMES: Final = (ROWS, "rows", "batch", "maitred_rows")
 """What the row axis is called where the model leaves it unnamed: the first that it does not use for another axis."""
 MAX_DEFAULT_ELEMENTS: Final = 64
 """A value in the graph with more elements than this is a weight, not the default of an input."""
@@ -35,7 +36,7 @@ _ADVICE: Final = {
 }
 
 
-def found_in(graph: Graph, options: Mapping[str, Any]) -> Found | None:
+def found_in(graph: Graph, options: Options) -> Found | None:
     """The signature that a graph states, None where it leaves out a rank. Raises `CannotLoad` for what no one serves.
 
     Options: `labels` ({output: [label, ...]}), `optional` ([input, ...]: which of those with a value in the graph are
@@ -48,13 +49,21 @@ def found_in(graph: Graph, options: Mapping[str, Any]) -> Found | None:
         _check_kind(value)
     if any(value.shape is None for value in (*inputs, *graph.outputs) if value.kind == "tensor"):
         return None
-    fixed = _fixed_rows(needed, graph.outputs, options.get("rows", 1))
+    fixed = _fixed_rows(needed, graph.outputs, rows_in(options))
     stated = tuple(map(_of_rows, graph.outputs)) if graph.class_labels and not fixed else graph.outputs
     axes = _Axes(inputs, stated, fixed)
-    labels = {**graph.class_labels, **_given_labels(options.get("labels", {}))}
+    labels = {**graph.class_labels, **labels_in(options)}
     specs = [replace(_spec(value, axes, value in needed), optional=value in optional) for value in inputs]
     outputs = [_output(value, axes, bool(fixed), labels) for value in stated]
     return Found(derived(specs, outputs), Traits(fixed_batch=(fixed,) if fixed else None))
+
+
+def rows_in(options: Options, key: str = "rows") -> int:
+    """`rows`: the size at which the row axis is fixed. Raises `CannotLoad`."""
+    size = options.get(key, 1)
+    if type(size) is not int or size < 0:
+        raise CannotLoad(f"the option {key} must be the size of the row axis in the graph, or 0 if it has none")
+    return size
 
 
 def settled(graph: Graph, signature: Signature, stated: Traits | None) -> Traits:
@@ -133,12 +142,6 @@ def _check_output(value: Value, spec: TensorSpec) -> None:
         raise CannotLoad(f"the output {spec.name!r} is str in the graph and {spec.dtype} in the signature")
 
 
-def _given_labels(given: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(given, Mapping) or not all(isinstance(labels, (list, tuple)) for labels in given.values()):
-        raise CannotLoad('the option labels must be lists by output, such as {"probabilities": ["no", "yes"]}')
-    return {str(name): tuple(map(str, labels)) for name, labels in given.items()}
-
-
 def _chosen(graph: Graph, named: Any) -> list[Value]:
     """The inputs that may be left out."""
     able = (
@@ -163,14 +166,12 @@ def _check_kind(value: Value) -> None:
         raise CannotLoad(f"{value.name!r} has elements of a type that cannot be served: cast it inside the model")
 
 
-def _fixed_rows(inputs: Iterable[Value], outputs: Iterable[Value], size: Any) -> int:
+def _fixed_rows(inputs: Iterable[Value], outputs: Iterable[Value], size: int) -> int:
     """The size at which the graph fixes the number of rows; 0 where it does not, or where that is not sure.
 
     Sure is: some input and all outputs begin with it, and no input begins with an open axis. With the usual size, 1,
     each row is then a call of its own, which is right whatever the graph computes.
     """
-    if type(size) is not int or size < 0:
-        raise CannotLoad("the option rows must be the size of the row axis in the graph, or 0 if it has none")
     firsts = [value.shape[0] for value in inputs if value.shape]
     aligned = all(value.kind == MAPS or (value.shape and value.shape[0] == size) for value in outputs)
     if size and size in firsts and aligned and not any(isinstance(first, str) for first in firsts):
@@ -235,8 +236,7 @@ class _Axes:
 
     def _symbol(self, name: str) -> str:
         if name not in self._symbols:
-            word = re.sub(r"\W", "_", name, flags=re.ASCII)
-            word = word if not word[:1].isdigit() else f"_{word}"
+            word = symbol_of(name)
             while word in self._symbols.values():
                 word += "_"
             self._symbols[name] = word

@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from maitred.wire.elements import is_missing
+
 _MANY: Final = ("Voting", "Stacking", "MultiOutput", "OneVs", "OutputCode")
 """Estimators whose type is called so give each of their `estimators_` the rows as they come."""
 
@@ -82,7 +84,7 @@ def told_by(model: Any) -> Told:
         by_name |= chooser is part
         for name, known, reader in _readers(chooser, names):
             if inner is not None and known is not None:
-                categories.setdefault(name, [value for value in known if not _is_missing(value)])
+                categories.setdefault(name, [value for value in known if not is_missing(value)])
             words = [value for value in known or () if isinstance(value, str)]
             if words or _is_vectorizer(reader):
                 texts.setdefault(name, words[0] if words else "")
@@ -116,10 +118,6 @@ def _steps(transformer: Any) -> Iterator[Any]:
 
 def _is_vectorizer(part: Any) -> bool:
     return hasattr(part, "vocabulary_") or hasattr(part, "build_analyzer")
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
 
 
 _NAMES_MATTER: Final = ("ColumnTransformer", "FunctionTransformer")

@@ -9,31 +9,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from maitred.model import pickles
-from maitred.model.artifact import MAX_FILES
-from maitred.model.flavors import Found, Opening, Saved
-from maitred.model.flavors.frames import Matrix
+from maitred.model.flavors import Found, Opening, Saved, bases_of
+from maitred.model.flavors.archives import refuse_bomb
+from maitred.model.flavors.libraries import needs
+from maitred.model.flavors.matrix import Matrix
+from maitred.model.flavors.options import Check, texts_in
 from maitred.model.flavors.sklearn.estimator import forget_names, limit_threads
 from maitred.model.flavors.sklearn.inputs import features_of
 from maitred.model.flavors.sklearn.signature import Plan, derive, plan
 from maitred.model.flavors.threads import threads_of
 from maitred.model.predictor import Context, Predictor, Traits
-from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
+from maitred.model.refusals import CannotLoad, CannotPack
 from maitred.model.signature import Signature
 
 FILE: Final = "model.skops"
-_MAX_RATIO: Final = 100
-_FREE_BYTES: Final = 64 << 20
-"""Archives that inflate to less are not judged by their ratio."""
 _HARMLESS: Final = frozenset({"numpy.dtype"})
 """Types that skops does not list as safe, and that run nothing: every SimpleImputer keeps the dtype it has seen."""
 _PICKLES: Final = (".joblib", ".pkl", ".pickle")
 
 
 class Sklearn:
-    """Options:
+    """Options, besides those in `options.py`:
 
-    - `methods` to offer as outputs, such as `["predict", "predict_proba", "decision_function"]`,
-    - `features`: names for the columns of an estimator that was fitted on a matrix, each of which becomes an input,
+    - `methods`: those of the estimator, such as `["predict", "predict_proba", "decision_function"]`,
     - `threads` of OpenMP and BLAS in the whole process; by default what the process was told.
     """
 
@@ -41,17 +39,16 @@ class Sklearn:
     suffixes = (".skops", *_PICKLES)
     markers = ()
     libraries = ("scikit-learn", "skops", "numpy")
+    options: Mapping[str, Check] = {"features": texts_in, "methods": texts_in}
 
     def claims(self, model: object) -> bool:
         """Anything with scikit-learn's BaseEstimator among its bases."""
-        bases = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
-        return ("sklearn.base", "BaseEstimator") in bases
+        return ("sklearn.base", "BaseEstimator") in bases_of(type(model))
 
     def dangers(self, opening: Opening) -> tuple[str, ...]:
         """The whole of a pickle; of a skops file the types that skops does not know to be harmless."""
         if opening.file.lower().endswith(_PICKLES):
-            listed = ", ".join(pickles.imports(opening.path)) or "nothing that could be read"
-            return (f"the pickle {opening.file}, which imports {listed}",)
+            return (pickles.danger(opening.path),)
         return tuple(f"the type {name} in {opening.file}, not known to be safe" for name in _untrusted(opening))
 
     def derive(self, opening: Opening) -> Found | None:
@@ -75,9 +72,10 @@ class Sklearn:
         model = _read(opening)
         if not any(callable(getattr(model, method, None)) for method in ("predict", "transform")):
             raise CannotLoad(f"{opening.file} holds a {type(model).__name__}, which can neither predict nor transform")
-        limit_threads(model, threads_of(opening.options))
+        threads = threads_of(opening.options)
+        limit_threads(model, threads)
         if "threads" in opening.options:
-            _limit_pools(threads_of(opening.options))
+            _limit_pools(threads)
         signature = opening.signature or derive(model, opening.options, opening.sample)
         return SklearnPredictor(model, signature, opening.traits or Traits())
 
@@ -89,7 +87,7 @@ class SklearnPredictor:
         self.model = model
         self.signature = signature
         self.traits = traits
-        self._all = tuple(signature.outputs)
+        self._all = signature.output_names
         self._plans: Mapping[str, Plan] = {name: plan(name) for name in signature.outputs}
         self._features = features_of(model, signature)
         if isinstance(self._features, Matrix):
@@ -126,13 +124,10 @@ def _dense(values: Any) -> Any:
 def _read(opening: Opening) -> Any:
     """What the file holds. The caller has settled trust; a skops file still gets only the types it needs."""
     if opening.file.lower().endswith(_PICKLES):
-        if not opening.trusted:
-            raise CannotLoad(f"{opening.file} is a pickle and nobody has said that it may run")
-        try:
+        opening.require_trust(f"{opening.file} is a pickle")
+        with needs("sklearn", "scikit-learn"):
             import joblib
             import sklearn  # noqa: F401  the pickle needs it; better to hear so by name
-        except ImportError as error:
-            raise MissingExtra("sklearn", "scikit-learn", "sklearn") from error
         return joblib.load(opening.path)
     trusted = _untrusted(opening) if opening.trusted else []
     return _skops().load(opening.path, trusted=[*_HARMLESS, *trusted])
@@ -140,28 +135,17 @@ def _read(opening: Opening) -> Any:
 
 def _untrusted(opening: Opening) -> list[str]:
     skops = _skops()
-    _check_archive(opening.path)
     try:
+        with zipfile.ZipFile(opening.path) as archive:
+            refuse_bomb(archive, opening.file)
         return sorted({*skops.get_untrusted_types(file=opening.path)} - _HARMLESS)
+    except CannotLoad:
+        raise
     except Exception as error:  # whatever skops says about a file that is none of its own
         raise CannotLoad(f"{opening.file} is not a skops file: {error}") from error
 
 
-def _check_archive(path: Path) -> None:
-    """A skops file is a zip: refuse one that would inflate to far more than it is. Raises `CannotLoad`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = [(member.file_size, member.compress_size) for member in archive.infolist()]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise CannotLoad(f"{path.name} is not a skops file: {error}") from error
-    inflated, kept = sum(size for size, _ in sizes), sum(size for _, size in sizes)
-    if len(sizes) > MAX_FILES or inflated > max(_MAX_RATIO * kept, _FREE_BYTES):
-        raise CannotLoad(f"{path.name} would inflate from {kept} to {inflated} bytes in {len(sizes)} files")
-
-
 def _skops() -> Any:
-    try:
+    with needs("sklearn", "skops"):
         import skops.io
-    except ImportError as error:
-        raise MissingExtra("sklearn", "skops", "sklearn") from error
     return skops.io

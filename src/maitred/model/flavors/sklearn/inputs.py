@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from maitred.model.flavors import frames
+from maitred.model.flavors.matrix import Column, Matrix, arrange
 from maitred.model.flavors.sklearn.estimator import names_of, takes_names_or_not, told_by
+from maitred.model.flavors.sklearn.frame import Frame
 from maitred.model.refusals import CannotLoad, MissingExtra
 from maitred.model.signature import Signature
 from maitred.wire.coerce import FLOATS, Array
@@ -26,25 +27,25 @@ def features_of(model: Any, signature: Signature) -> Features:
         if count is not None and first.shape[1:] != (count,):
             raise CannotLoad(f"the estimator takes {count} features, input {first.name!r} has the shape {first.shape}")
         return lambda inputs: inputs[first.name]
-    columns = frames.arrange(signature, names, count)
+    columns = arrange(signature, names, count)
     if names is None:
-        return frames.Matrix(columns, floats=False)
+        return Matrix(columns, floats=False)
     kinds = {(column.spec.dtype, _is_plain(column)) for column in columns}
     if len(kinds) == 1 and kinds <= _PLAIN and takes_names_or_not(model):
-        return frames.Matrix(columns, floats=False, by_columns=True)  # as the one block of a data frame lies
+        return Matrix(columns, floats=False, by_columns=True)  # as the one block of a data frame lies
     told = told_by(model)
     try:
-        return frames.Frame(columns, "sklearn", as_objects=told.nones)
+        return Frame(columns, as_objects=told.nones)
     except MissingExtra:
         if told.by_name or not all(plain for _, plain in kinds):
             raise
-    return frames.Matrix(columns, floats=False, by_columns=True)
+    return Matrix(columns, floats=False, by_columns=True)
 
 
 _PLAIN: Final = frozenset({("float32", True), ("float64", True), ("int64", True), ("int32", True)})
 
 
-def _is_plain(column: frames.Column) -> bool:
+def _is_plain(column: Column) -> bool:
     """Whether a matrix says as much as a data frame."""
     spec = column.spec
     special = spec.dtype == "str" or spec.categories is not None or spec.time is not None

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from maitred.model.flavors import derived, feature_specs, spec_of
+from maitred.model.flavors import ROWS, derived, feature_specs, spec_of
+from maitred.model.flavors.options import Options, features_in, methods_in
 from maitred.model.flavors.sklearn.estimator import names_of, reads_texts, told_by
 from maitred.model.flavors.sklearn.inputs import features_of
 from maitred.model.refusals import CannotLoad
@@ -22,7 +23,6 @@ METHODS: Final = (
 )  # fmt: skip
 """What may be offered as an output: methods that only look at the rows they are given."""
 
-_USUAL: Final = ("predict", "predict_proba")
 _MOST_TRIES: Final = 64
 """Columns that are tried one by one to find those in which a value may be missing."""
 
@@ -42,13 +42,13 @@ def plan(output: str) -> Plan:
     return Plan(match.group(1), int(match.group(2)) if match.group(2) else None)
 
 
-def derive(model: Any, options: Mapping[str, Any], sample: Any = None) -> Signature:
+def derive(model: Any, options: Options, sample: Any = None) -> Signature:
     """The signature, with dtypes from `sample` (a data frame or matrix as given to `fit`) where there is one.
 
     The methods are tried on two rows to see what they return, and whether values may be missing. Raises `CannotLoad`
     saying what to state by hand.
     """
-    inputs = _inputs(model, sample, [str(name) for name in options.get("features", ())])
+    inputs = _inputs(model, sample, options)
     methods = _methods(model, options)
     rows = _rows(model, inputs, sample)
     try:
@@ -65,13 +65,16 @@ def derive(model: Any, options: Mapping[str, Any], sample: Any = None) -> Signat
     return derived(inputs, outputs)
 
 
-def _methods(model: Any, options: Mapping[str, Any]) -> list[str]:
-    if "methods" in options:
-        wanted = [str(method) for method in options["methods"]]
-        if missing := [method for method in wanted if method not in METHODS or not hasattr(model, method)]:
-            raise CannotLoad(f"{type(model).__name__} has no method {missing[0]!r} that could be an output")
-        return wanted
-    found = [method for method in _USUAL if hasattr(model, method)]
+def _methods(model: Any, options: Options) -> list[str]:
+    wanted = methods_in(options, ())
+    if missing := [method for method in wanted if method not in METHODS or not hasattr(model, method)]:
+        raise CannotLoad(f"{type(model).__name__} has no method {missing[0]!r} that could be an output")
+    return wanted or _usual(model)
+
+
+def _usual(model: Any) -> list[str]:
+    """The methods that answer, and how sure of it the estimator is."""
+    found = [method for method in ("predict", "predict_proba") if hasattr(model, method)]
     if "predict" not in found:
         return [*found, "transform"]
     if "predict_proba" not in found and hasattr(model, "classes_") and hasattr(model, "decision_function"):
@@ -88,21 +91,19 @@ def _kind(model: Any) -> str:
         return ""
 
 
-def _inputs(model: Any, sample: Any, features: list[str]) -> list[TensorSpec]:
+def _inputs(model: Any, sample: Any, options: Options) -> list[TensorSpec]:
     names, count = names_of(model), getattr(model, "n_features_in_", None)
     if names is not None:
         told = told_by(model)
         specs = feature_specs.of_columns(names, sample, told.categories)
         return [_as_told(spec, told.texts, sample) for spec in specs]
-    if features and len(set(features)) != count:
-        raise CannotLoad(f"the estimator takes {count} features, the option features names {len(set(features))}")
-    if features:
-        return [spec_of(name, "float64", (feature_specs.ROWS,)) for name in features]
+    if features := features_in(options, count):
+        return [spec_of(name, "float64", (ROWS,)) for name in features]
     if count is not None:
         return [feature_specs.of_matrix(int(count), sample)]
     given = feature_specs.matrix_of(sample)
     if reads_texts(model) or (isinstance(given, (list, tuple)) and given and isinstance(given[0], str)):
-        return [spec_of(feature_specs.MATRIX, "str", (feature_specs.ROWS,))]
+        return [spec_of(feature_specs.MATRIX, "str", (ROWS,))]
     raise CannotLoad(f"{type(model).__name__} does not say how many features it takes: pack it with a signature")
 
 
@@ -145,7 +146,7 @@ def _made_up(spec: TensorSpec, text: str) -> Array:
 
 
 def _answers(model: Any, inputs: list[TensorSpec], methods: Iterable[str], rows: _Rows) -> dict[str, Any]:
-    placeholder = [spec_of(method, "float64", (feature_specs.ROWS,)) for method in methods]
+    placeholder = [spec_of(method, "float64", (ROWS,)) for method in methods]
     features = features_of(model, derived(inputs, placeholder))(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about values that only these rows have
@@ -202,6 +203,6 @@ def _output(name: str, answer: Any, classes: Any) -> TensorSpec:
     dtype = dtype_of(array)
     if dtype is None:
         raise CannotLoad(f"{name} gives values that no dtype stands for: {array.dtype}")
-    shape = (feature_specs.ROWS, *array.shape[1:])
+    shape = (ROWS, *array.shape[1:])
     fits = classes is not None and array.ndim == 2 and array.shape[1] == len(classes) and dtype in FLOATS
     return spec_of(name, dtype, shape, tuple(str(label) for label in classes) if fits else None)

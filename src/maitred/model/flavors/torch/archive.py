@@ -13,18 +13,15 @@ from types import TracebackType
 from typing import IO, Final, Literal
 
 from maitred.model import pickles
-from maitred.model.artifact import MAX_FILES
+from maitred.model.flavors.archives import refuse_bomb
 from maitred.model.refusals import CannotLoad
 
 Kind = Literal["program", "script", "pickle", "tensors"]
 """A graph of torch.export, TorchScript, a pickle of anything, or safetensors."""
 
-MAX_RATIO: Final = 100
 MAX_MEMBER_BYTES: Final = 256 << 20
 """Bound on a member that is read whole: a graph, a table, sample inputs."""
 
-_FREE_BYTES: Final = 64 << 20
-"""Archives that inflate to less are not judged by their ratio."""
 _LOCAL_BYTES: Final = 30
 """What stands before a member's name, at least."""
 _END: Final = struct.Struct("<4s4H2LH")
@@ -118,13 +115,10 @@ def _members(archive: zipfile.ZipFile, name: str) -> dict[str, int]:
     Raises ValueError for what two readers could see differently, or what would inflate to far more than it is.
     """
     members = archive.infolist()
-    if not members or len(members) > MAX_FILES:
-        raise ValueError(f"it holds {len(members)} members")
+    if not members:
+        raise ValueError("it holds nothing")
+    refuse_bomb(archive, name)
     _check_frame(archive)
-    inflated, kept = sum(member.file_size for member in members), sum(member.compress_size for member in members)
-    held = archive.fp.seek(0, 2) if archive.fp is not None else 0
-    if kept > held or inflated > max(MAX_RATIO * kept, _FREE_BYTES):
-        raise CannotLoad(f"{name} would inflate from {kept} to {inflated} bytes")
     top = members[0].filename.partition("/")[0] + "/"
     sizes: dict[str, int] = {}
     folded: set[str] = set()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from maitred.model.flavors import Found, Opening, derived, spec_of
-from maitred.model.flavors.torch.learned import ROWS, arrays_of, parameters
+from maitred.model.flavors import ROWS, Found, Opening, derived, spec_of, symbol_of
+from maitred.model.flavors.options import Options, labels_in, texts_in
+from maitred.model.flavors.torch.learned import arrays_of, parameters
 from maitred.model.flavors.torch.modules import ready
 from maitred.model.flavors.torch.program import Program, Value, dangers_of, read_program
 from maitred.model.flavors.torch.run import (
@@ -54,15 +54,15 @@ def exported(module: Any, opening: Opening) -> Any:
             ) from error
 
 
-def found_in(program: Program, options: Mapping[str, Any]) -> Found:
+def found_in(program: Program, options: Options) -> Found:
     """The program's own signature. Raises `CannotLoad` for what of it cannot be served."""
     seen = symbols_of(program.inputs)
-    written = {symbol: _word(f"{name}_{axis}") for symbol, (name, axis) in seen.items()}
+    written = {symbol: symbol_of(f"{name}_{axis}") for symbol, (name, axis) in seen.items()}
     first = next(iter(seen), "")
     rows = first if first and seen[first][1] == 0 else ""
     if rows:
         written[rows] = ROWS
-    labels = {name: tuple(known) for name, known in options.get("labels", {}).items()}
+    labels = labels_in(options)
     named = output_names(program, options)
     given = [value._replace(name=name) for value, name in zip(program.outputs, named, strict=True) if value]
     inputs = [_spec(value, written, None) for value in program.inputs]
@@ -73,10 +73,10 @@ def found_in(program: Program, options: Mapping[str, Any]) -> Found:
     return Found(signature, Traits(max_batch_rows=most if signature.row_wise else None))
 
 
-def output_names(program: Program, options: Mapping[str, Any]) -> list[str]:
+def output_names(program: Program, options: Options) -> list[str]:
     """A name for every output, the option `outputs` first; empty for those that are no tensors."""
     own = [value.name if value else "" for value in program.outputs]
-    wanted = [str(name) for name in options.get("outputs", ())]
+    wanted = texts_in(options, "outputs")
     count = sum(map(bool, own))
     if wanted and len(wanted) != count:
         raise CannotLoad(f"the program returns {count} tensors; the option outputs has {len(wanted)} names")
@@ -97,8 +97,8 @@ def symbols_of(inputs: Sequence[Value]) -> Symbols:
 def open_program(opening: Opening) -> Predictor:
     """The graph, with its weights on the device. Raises `CannotLoad`, `MissingExtra`."""
     tensors = ready(opening)
-    if not opening.trusted and (dangers := dangers_of(opening.path)):
-        raise CannotLoad(f"{opening.file} is more than data, and nobody has said that it may run: {dangers[0]}")
+    if dangers := () if opening.trusted else dangers_of(opening.path):
+        opening.require_trust(f"{opening.file} holds {dangers[0]}")
     program = read_program(opening.path)
     found = found_in(program, opening.options)
     signature = opening.signature or found.signature
@@ -150,15 +150,10 @@ def _spec(value: Value, written: Mapping[str, str], labels: tuple[str, ...] | No
     if not value.dtype:
         raise CannotLoad(f"{value.name!r} has elements of a type that cannot be served: cast it inside the model")
     sizes = (
-        size if isinstance(size, int) else written.get(size) or _word(f"{value.name}_{axis}")
+        size if isinstance(size, int) else written.get(size) or symbol_of(f"{value.name}_{axis}")
         for axis, size in enumerate(value.sizes)
     )
     return spec_of(value.name, value.dtype, tuple(sizes), labels)
-
-
-def _word(text: str) -> str:
-    word = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return word if not word[:1].isdigit() else f"_{word}"
 
 
 # --- exporting ------------------------------------------------------------------------------------------------------

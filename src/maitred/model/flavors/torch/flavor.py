@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from maitred.model import pickles
-from maitred.model.flavors import Found, Opening, Saved
+from maitred.model.flavors import Found, Opening, Saved, bases_of
+from maitred.model.flavors.options import Check, among, labels_in, one_of, table_in, text_in, texts_in
 from maitred.model.flavors.python import CODE, module_of, named_in, written
 from maitred.model.flavors.torch.archive import TENSORS, kind_of
 from maitred.model.flavors.torch.exported import exported, found_in, open_program
@@ -21,10 +23,11 @@ from maitred.model.flavors.torch.modules import (
     save_weights,
     script,
     unpickled,
+    whose,
 )
 from maitred.model.flavors.torch.program import dangers_of, read_program
 from maitred.model.predictor import Predictor
-from maitred.model.refusals import CannotLoad, CannotPack, NotFound
+from maitred.model.refusals import CannotLoad, CannotPack
 
 _PROGRAM: Final = ("torch.export.exported_program", "ExportedProgram")
 _SCRIPT: Final = ("torch.jit._script", "ScriptModule")
@@ -34,20 +37,28 @@ _FORMS: Final = ("export", "class")
 class Torch:
     """A program of torch.export (`.pt2`), TorchScript, weights with the class that takes them, or a pickled module.
 
-    Options: `outputs` (names for what the model returns, in order), `labels` ({output: [label, ...]}), `threads`; for
-    weights `class` (`model.py:Net` beside them, or an installed `package.module:Net`) and `arguments` (of the class);
-    for a module that is packed `form` (`export`, the default with an example, or `class`).
+    Options, besides those in `options.py`:
+
+    - `outputs`: names for what the model returns, in order,
+    - `class` of weights (`model.py:Net` beside them, or an installed `package.module:Net`), and its `arguments`,
+    - `form` of a module that is packed: `export`, the default with an example, or `class`.
     """
 
     name = "torch"
     suffixes = (".pt2", ".ts", ".torchscript", ".pt", ".pth", ".safetensors")
     markers = ()
     libraries = ("torch",)
+    options: Mapping[str, Check] = {
+        "arguments": table_in,
+        "class": text_in,
+        "form": among(*_FORMS),
+        "labels": labels_in,
+        "outputs": texts_in,
+    }
 
     def claims(self, model: object) -> bool:
         """Modules, scripts and exported programs."""
-        bases = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
-        return _PROGRAM in bases or is_module(type(model))
+        return _PROGRAM in bases_of(type(model)) or is_module(type(model))
 
     def dangers(self, opening: Opening) -> tuple[str, ...]:
         """Scripts, code and pickles, and whatever of a program is not known to be data."""
@@ -60,10 +71,11 @@ class Torch:
             return (f"the Python code {text}, called with arguments of the model's own",) if opening.packed else ()
         if kind == "tensors":
             return ()
-        listed = pickles.imports(opening.path)
-        if TENSORS.issuperset(listed):
-            return ()  # weights alone: they are read as tensors, or not at all
-        return (f"the pickle {opening.file}, which imports {', '.join(listed)}",)
+        names = pickles.imports(opening.path)
+        seen = {*names} - {pickles.UNREAD}
+        if seen and seen <= TENSORS:
+            return ()  # this permits nothing: without trust, `unpickled` reads tensors or refuses, whatever is in there
+        return (pickles.danger(opening.path, names),)
 
     def derive(self, opening: Opening) -> Found | None:
         """From an exported program's graph; None for everything else."""
@@ -73,12 +85,9 @@ class Torch:
 
     def prepare(self, model: Any, opening: Opening) -> Any:
         """A module as an exported program, where there is an example or a signature and no other form is wanted."""
-        form = opening.options.get("form", _FORMS[0])
-        if form not in _FORMS:
-            raise CannotPack(f"the option form must be one of {', '.join(_FORMS)}")
-        bases = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
+        form = one_of(opening.options, "form", _FORMS)
         known = opening.sample is not None or opening.signature is not None
-        if form == "class" or not known or not is_module(type(model)) or _SCRIPT in bases:
+        if form == "class" or not known or not is_module(type(model)) or _SCRIPT in bases_of(type(model)):
             return model
         return exported(model, opening)
 
@@ -89,7 +98,7 @@ class Torch:
             file = f"model{model.suffix.lower()}"
             shutil.copyfile(model, folder / file)
             return Saved(file)
-        bases = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
+        bases = bases_of(type(model))
         if _PROGRAM in bases:
             return _save_program(model, folder / "model.pt2")
         if _SCRIPT in bases:
@@ -109,14 +118,14 @@ class Torch:
         if kind == "program":
             return open_program(opening)
         if kind == "script":
-            _require_trust(opening)
+            opening.require_trust(f"{opening.file} is a program")
             return script(opening)
         if text := _class_option(opening):
             if opening.packed:
-                _require_trust(opening)
+                opening.require_trust(f"{opening.file} comes with a program")
             return made(_class(text, opening), opening.path, opening)
         if kind == "tensors":
-            raise CannotLoad(f"{opening.file} holds weights alone: say whose with the option class, as in model.py:Net")
+            raise whose(opening.file)
         return unpickled(opening)
 
 
@@ -135,11 +144,6 @@ def _save_program(program: Any, path: Path) -> Saved:
     return Saved(path.name)
 
 
-def _require_trust(opening: Opening) -> None:
-    if not opening.trusted:
-        raise CannotLoad(f"{opening.file} comes with a program, and nobody has said that it may run")
-
-
 def _class_option(opening: Opening) -> str:
     text = opening.options.get("class", "")
     if not isinstance(text, str) or (text and ":" not in text):
@@ -148,15 +152,9 @@ def _class_option(opening: Opening) -> str:
 
 
 def _class(text: str, opening: Opening) -> Any:
-    """What the option names: beside the weights, below the working folder for a bare file, or installed."""
+    """What the option names: in a file, or installed."""
     place, _, entry = text.rpartition(":")
     if not place.endswith(".py"):
-        return named_in(module_of(msgspec.structs.replace(opening, file="", entry=text)), entry)
-    path = (opening.root / place).resolve()
-    if opening.packed and not path.is_relative_to(opening.root.resolve()):
-        raise CannotLoad(f"the option class names code at {place!r}, outside the model's own folder")
-    if not path.is_file() and not opening.packed:
-        path = Path(place).resolve()
-    if not path.is_file():
-        raise NotFound(f"there is no file {place} for the option class={text}")
-    return named_in(module_of(msgspec.structs.replace(opening, root=path.parent, file=path.name)), entry)
+        return named_in(module_of(msgspec.structs.replace(opening, file="", entry=text)), entry, networks=True)
+    path = opening.beside("class", place)
+    return named_in(module_of(msgspec.structs.replace(opening, root=path.parent, file=path.name)), entry, networks=True)

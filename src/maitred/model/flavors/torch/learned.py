@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maitred.model.flavors import derived, spec_of
+from maitred.model.flavors import ROWS, derived, spec_of
 from maitred.model.flavors.torch.run import Leaves, row_count, tiled
 from maitred.model.flavors.torch.tensors import DTYPES, Tensors, dtype_name
 from maitred.model.refusals import CannotLoad
@@ -18,7 +18,6 @@ from maitred.wire.coerce import NUMPY_TYPES, Array
 if TYPE_CHECKING:
     import torch
 
-ROWS: Final = "n"
 _DEFAULT_FLOAT: Final = np.dtype("float32")
 _FEWEST: Final = 2
 """Of one row alone nobody can tell which sizes follow the rows."""

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from maitred.model.flavors import Opening
+from maitred.model.flavors import Opening, bases_of
+from maitred.model.flavors.libraries import needs, words_of
+from maitred.model.flavors.options import labels_in, texts_in
 from maitred.model.flavors.threads import threads_of
 from maitred.model.flavors.torch.archive import kind_of
 from maitred.model.flavors.torch.learned import arrays_of, learned, parameters
 from maitred.model.flavors.torch.run import TorchPredictor, leaves_by_structure
 from maitred.model.flavors.torch.tensors import Tensors
 from maitred.model.predictor import Predictor, Traits
-from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
+from maitred.model.refusals import CannotLoad, CannotPack
 from maitred.model.signature import Signature
 
 _MODULE: Final = ("torch.nn.modules.module", "Module")
@@ -23,12 +25,12 @@ _MODULE: Final = ("torch.nn.modules.module", "Module")
 
 def is_module(kind: type) -> bool:
     """Whether a class is a torch.nn.Module. Imports nothing."""
-    return _MODULE in {(base.__module__, base.__name__) for base in kind.__mro__}
+    return _MODULE in bases_of(kind)
 
 
-def ready(opening: Opening) -> Tensors:
+def ready(opening: Opening, flavor: str = "torch") -> Tensors:
     """PyTorch with as many threads as this process may use. Raises `MissingExtra`, `CannotLoad`."""
-    tensors = Tensors("torch", opening.device)
+    tensors = Tensors(flavor, opening.device)
     tensors.torch.set_num_threads(threads_of(opening.options))
     if tensors.torch.get_num_interop_threads() != 1:
         try:
@@ -75,13 +77,16 @@ def served(module: Any, opening: Opening, tensors: Tensors, stated: Signature | 
     run = by_name if by_names else by_place
     if not by_names and (set(known) & set(names) or (names and len(known) > len(names))):
         raise CannotLoad(f"the model takes {', '.join(names)}; the signature has the inputs {', '.join(known)}")
-    ordered = tuple(map(str, opening.options.get("outputs", ())))
+    ordered = tuple(texts_in(opening.options, "outputs"))
     if signature is None:
         if opening.sample is None:
-            raise CannotLoad(f"{opening.file} does not say what it takes: give a signature, or pack it with an example")
+            raise CannotLoad(
+                f"{_kind_of(module)} does not say what it takes: pack it with an example (example= or --example), or "
+                "give a signature (signature= or --signature)"
+            )
         arrays = arrays_of(module, opening.sample, None)
-        labels = {name: tuple(known) for name, known in opening.options.get("labels", {}).items()}
-        signature = learned(run, leaves_by_structure((), ordered), arrays, tensors, labels)
+        learn_from = leaves_by_structure((), ordered)
+        signature = learned(run, learn_from, arrays, tensors, labels_in(opening.options))
     if list(signature.inputs) == names[: len(signature.inputs)]:
         run = by_name if any(spec.optional for spec in signature.inputs.values()) else by_place  # which is quicker
     leaves = leaves_by_structure(tuple(signature.outputs), ordered)
@@ -100,15 +105,23 @@ def script(opening: Opening) -> Predictor:
 def unpickled(opening: Opening) -> Predictor:
     """A whole module that `torch.save` pickled; with the trust that this needs, else nothing but tensors is read."""
     tensors = ready(opening)
-    found = tensors.torch.load(str(opening.path), map_location="cpu", weights_only=not opening.trusted)
+    if opening.trusted:
+        found = tensors.torch.load(str(opening.path), map_location="cpu", weights_only=False)
+    else:
+        found = _read(tensors.torch, opening.path)
     if isinstance(found, Mapping):
-        raise CannotLoad(
-            f"{opening.file} holds weights and no model: say whose they are with the option class, as in "
-            "class=model.py:Net"
-        )
+        raise whose(opening.file)
     if not isinstance(found, tensors.torch.nn.Module):
         raise CannotLoad(f"{opening.file} holds a {type(found).__name__}, which is no torch.nn.Module")
     return served(found, opening, tensors)
+
+
+def whose(file: str) -> CannotLoad:
+    """What to do about weights whose class nobody named."""
+    return CannotLoad(
+        f"{file} holds weights and no model: name the class that they are of with the option class, as in --option "
+        "class=model.py:Net (or options={'class': 'model.py:Net'})"
+    )
 
 
 @contextmanager
@@ -124,7 +137,7 @@ def save_weights(module: Any, path: Path) -> None:
     try:
         _safetensors().save_model(module, str(path))
     except (RuntimeError, ValueError, TypeError) as error:
-        raise CannotPack(f"the weights of this {type(module).__name__} cannot be written: {error}") from error
+        raise CannotPack(f"the weights of this {type(module).__name__} cannot be written: {words_of(error)}") from error
 
 
 def _fill(torch: Any, module: Any, weights: Path) -> None:
@@ -136,21 +149,38 @@ def _fill(torch: Any, module: Any, weights: Path) -> None:
             return
         if kind != "pickle":
             raise CannotLoad(f"{weights.name} holds a whole model, not the weights of one: serve it as it is")
-        found = torch.load(str(weights), map_location="cpu", weights_only=True)
+        found = _read(torch, weights)
         inner = found.get("state_dict") if isinstance(found, Mapping) else None
         module.load_state_dict(inner if isinstance(inner, Mapping) else found)
     except CannotLoad:
         raise
     except Exception as error:  # the libraries' own classes for files that are damaged, hostile or of another model
-        raise CannotLoad(f"{weights.name} does not hold the weights of {type(module).__name__}: {error}") from error
+        said = words_of(error, weights.parent)
+        raise CannotLoad(f"{weights.name} does not hold the weights of {type(module).__name__}: {said}") from error
+
+
+def _read(torch: Any, path: Path) -> Any:
+    """What a pickle of tensors holds, read by PyTorch's reader that calls nothing else. Raises `CannotLoad`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about protocols that this reader may not know: it says so
+            return torch.load(str(path), map_location="cpu", weights_only=True)
+    except Exception as error:  # this reader's own classes, and any other for a file that is damaged or hostile
+        raise CannotLoad(
+            f"{path.name} cannot be read as data: it is damaged, or holds more than weights. Write it with "
+            "torch.save(model.state_dict(), ...), or better as safetensors"
+        ) from error
 
 
 def _safetensors() -> Any:
-    try:
+    with needs("torch", "safetensors"):
         import safetensors.torch
-    except ImportError as error:
-        raise MissingExtra("torch", "safetensors", "torch") from error
     return safetensors.torch
+
+
+def _kind_of(module: Any) -> str:
+    """The name of the class that somebody wrote, which a script keeps."""
+    return str(getattr(module, "original_name", type(module).__name__))
 
 
 def _called(factory: Any) -> str:

@@ -73,7 +73,7 @@ class Program(NamedTuple):
     ranges: Mapping[str, tuple[int, int | None]]
     """The least and the most of each symbol."""
     conditions: tuple[str, ...]
-    """What must hold of the symbols besides, as Python expressions; `TorchRun` checks it before each run."""
+    """What must hold of the symbols besides, as Python expressions; `ProgramRun` checks it before each run."""
 
 
 def dangers_of(path: Path) -> tuple[str, ...]:

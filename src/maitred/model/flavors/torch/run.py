@@ -153,7 +153,7 @@ class ProgramRun:
     def _check(self, given: dict[str, torch.Tensor]) -> None:
         sizes: dict[str, Any] = {symbol: given[name].shape[axis] for symbol, (name, axis) in self._symbols.items()}
         for text, code in self._conditions:
-            if not eval(code, {"__builtins__": {}}, sizes):  # written by `torch_expressions.condition` from sizes alone
+            if not eval(code, {"__builtins__": {}}, sizes):  # written by `expressions.condition` from sizes alone
                 told = ", ".join(f"{symbol} = {size}" for symbol, size in sizes.items())
                 raise ModelFault(f"the program was not exported for these sizes: {told}, but {text}")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from maitred.model.refusals import CannotLoad, MissingExtra
+from maitred.model.flavors.libraries import needs
+from maitred.model.refusals import CannotLoad
 from maitred.wire.coerce import NUMPY_TYPES, Array
 
 if TYPE_CHECKING:
@@ -30,12 +31,10 @@ class Tensors:
     A tensor on the CPU is the array's own memory: who writes into it writes into the array, read-only or not.
     """
 
-    def __init__(self, flavor: str, device: str = "cpu", extra: str = "torch") -> None:
+    def __init__(self, flavor: str, device: str = "cpu") -> None:
         """Raises `MissingExtra` without PyTorch, `CannotLoad` for a device that is not there."""
-        try:
+        with needs(flavor, "torch"):
             import torch
-        except ImportError as error:
-            raise MissingExtra(flavor, "torch", extra) from error
         self.torch = torch
         self.device: torch.device = _device(torch, device)
         self._near = self.device.type == "cpu"

@@ -25,6 +25,8 @@ CATEGORICAL: Final = "c"
 _WHOLE_TEXTS: Final = (3, 4)
 """The first version that writes categories whole; before it, those with letters outside of ASCII are cut."""
 _NO_PARENT: Final = 2**31 - 1
+_SPLITS: Final = ("split_conditions", "default_left")
+_STATISTICS: Final = ("loss_changes", "sum_hessian")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +191,7 @@ def _check_tree(tree: Mapping[str, Any], found: Header) -> None:
     if width > 1 and width != found.groups:
         raise ValueError("its leaves are of other classes")
     inner = left != -1
-    _check_leaves(tree, right[~inner], size, width)
+    _check_leaves(tree, right[~inner], size, width, found.vectors)
     nodes = np.flatnonzero(inner)
     for children in (left[inner], right[inner]):
         if len(nodes) and not (children.min() >= 1 and children.max() < size):
@@ -200,24 +202,31 @@ def _check_tree(tree: Mapping[str, Any], found: Header) -> None:
         raise ValueError("its root is a child")
     if len(nodes) and not (features[inner].min() >= 0 and features[inner].max() < found.features):
         raise ValueError("a split is by a feature that there is not")
-    for key in ("split_conditions", "default_left", "loss_changes", "sum_hessian", "split_type"):
+    # before 3.2, trees with several values at their nodes came without statistics; the library follows all others
+    needed = _SPLITS if width > 1 and "leaf_weights" not in tree else (*_SPLITS, *_STATISTICS)
+    for key in (*_SPLITS, *_STATISTICS, "split_type"):
+        if key in needed and key not in tree:
+            raise ValueError(f"{key} is missing")
         if key in tree and len(tree[key]) != size:
             raise ValueError(f"{key} is not of its size")
     if "categories_nodes" in tree:
         _check_splits(tree, size)
 
 
-def _check_leaves(tree: Mapping[str, Any], right: Array, size: int, width: int) -> None:
+def _check_leaves(tree: Mapping[str, Any], right: Array, size: int, width: int, vectors: str) -> None:
     """Leaves of one value hold it themselves; of several they tell its place or, before 3.2, have that of the node."""
-    places = len(tree["leaf_weights"]) // width if width > 1 and "leaf_weights" in tree else 0
+    apart = width > 1 and "leaf_weights" in tree
+    if width > 1 and apart != (vectors == "apart"):
+        raise ValueError("its leaves have their weights elsewhere than those of other trees")
+    places = len(tree["leaf_weights"]) // width if apart else 0
+    if apart and not places:
+        raise ValueError("its leaves have no weights")
     if places and not (right.min() >= 0 and right.max() < places):
         raise ValueError("a leaf has no weight")
     if not places and np.any(right != -1):
         raise ValueError("a node has one child")
-    if "base_weights" in tree and len(tree["base_weights"]) != size * width:
+    if len(tree["base_weights"]) != size * width:
         raise ValueError("base_weights is not of its size")
-    if width > 1 and not places and "base_weights" not in tree:
-        raise ValueError("its leaves have no weights")
 
 
 def _check_splits(tree: Mapping[str, Any], size: int) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from maitred.errors import ModelFault
-from maitred.model.flavors import Found, Opening, Saved, derived, frames
+from maitred.model.flavors import Found, Opening, Saved, derived
+from maitred.model.flavors.libraries import needs, words_of
+from maitred.model.flavors.matrix import Column, Matrix, arrange
+from maitred.model.flavors.options import Check, flag_in, some_in, texts_in
+from maitred.model.flavors.probabilities import of_all, softmax
 from maitred.model.flavors.threads import threads_of
 from maitred.model.flavors.xgboost.file import Header, header, read
-from maitred.model.flavors.xgboost.signature import BASE_MARGIN, Facts, categories_of, derive, names_of
+from maitred.model.flavors.xgboost.signature import BASE_MARGIN, Facts, categories_of, check_rounds, derive
 from maitred.model.predictor import Context, Predictor, Traits
-from maitred.model.refusals import CannotLoad, CannotPack, MissingExtra
+from maitred.model.refusals import CannotLoad, CannotPack
 from maitred.model.signature import Signature
 from maitred.wire.coerce import Array
 
@@ -25,15 +29,13 @@ FILE: Final = "model.ubj"
 _VECTORS_APART: Final = (3, 2)
 """The version that has put the leaves of several values into an array of their own."""
 _BASES: Final = frozenset({"Booster", "XGBModel"})
+_INPLACE: Final = {"predict": "value", "raw_score": "margin"}
+"""What the library gives without a matrix of its own, by its words for it."""
 
 
 class Xgboost:
-    """Options:
+    """Options, besides those in `options.py`:
 
-    - `threads` of one run (default $MAITRED_THREADS or 1),
-    - `methods`: which outputs to offer, of `predict`, `predict_proba`, `margin`, `leaf`, `contribs`,
-    - `classes`: what the classes 0, 1, 2 ... stand for; makes a classifier of a `Booster`,
-    - `features`: names for the columns of a model that was fitted on a matrix, each of which becomes an input,
     - `rounds`: how many rounds count, 0 for all, "best" up to the best (as the estimators do by themselves),
     - `missing`: a number that means missing, as NaN always does,
     - `base_margin`: true for an optional input of that name.
@@ -43,6 +45,14 @@ class Xgboost:
     suffixes = (".ubj", ".xgb", ".xgb.json")
     markers = ()
     libraries = ("xgboost",)
+    options: Mapping[str, Check] = {
+        "base_margin": flag_in,
+        "classes": some_in,
+        "features": texts_in,
+        "methods": texts_in,
+        "missing": lambda options, key: _missing(options[key]),
+        "rounds": lambda options, key: check_rounds(options[key]),
+    }
 
     def claims(self, model: object) -> bool:
         """A Booster, or an estimator of XGBoost's own; classes derived from these may predict otherwise."""
@@ -66,7 +76,7 @@ class Xgboost:
         try:
             model.save_model(folder / FILE)
         except Exception as error:  # it is not fitted, or of a device that is not there
-            raise CannotPack(f"XGBoost cannot save this {type(model).__name__}: {_reason(error)}") from error
+            raise CannotPack(f"XGBoost cannot save this {type(model).__name__}: {words_of(error)}") from error
         missing = getattr(model, "missing", math.nan)
         if isinstance(missing, (int, float)) and math.isfinite(missing):
             return Saved(FILE, options={"missing": float(missing)})
@@ -74,10 +84,8 @@ class Xgboost:
 
     def open(self, opening: Opening) -> Predictor:
         """The booster. Raises `MissingExtra`, or `CannotLoad` for a file that is none."""
-        try:
+        with needs("xgboost", "xgboost"):
             import xgboost
-        except ImportError as error:
-            raise MissingExtra("xgboost", "xgboost", "xgboost") from error
         content = opening.path.read_bytes()
         found = header(content, opening.file)
         _check_vectors(found, xgboost.__version__)
@@ -88,7 +96,7 @@ class Xgboost:
             booster.load_model(bytearray(content))
             booster.set_param(settings)
         except xgboost.core.XGBoostError as error:
-            raise CannotLoad(f"XGBoost cannot load {opening.file}: {_reason(error)}") from error
+            raise CannotLoad(f"XGBoost cannot load {opening.file}: {words_of(error)}") from error
         return XgboostPredictor(booster, xgboost.DMatrix, found, signature, opening)
 
 
@@ -103,21 +111,20 @@ class XgboostPredictor:
         self._data = data
         self._header = header
         self._facts = Facts(header, opening.options)
-        self._all = tuple(signature.outputs)
-        for method in self._all:
-            self._facts.check(method)
+        self._all = signature.output_names
+        self._facts.check(self._all)
         self._missing = _missing(opening.options.get("missing", math.nan))
         self._linear = header.booster == "gblinear"
         self._threads = threads_of(opening.options)
         self._one_at_a_time = threading.Lock()
-        names = names_of(header, opening.options)
+        names = self._facts.names
         features = {
             name: spec for name, spec in signature.inputs.items() if name != BASE_MARGIN or name in (names or ())
         }
         table = derived([*features.values()], [*signature.outputs.values()])
-        columns = frames.arrange(table, names, header.features)
+        columns = arrange(table, names, header.features)
         self._takes_margin = len(features) < len(signature.inputs)
-        self._build = frames.Matrix(columns, _categories(header, columns, names))
+        self._build = Matrix(columns, _categories(header, columns, names))
 
     def predict(self, inputs: dict[str, Any], context: Context) -> dict[str, Any]:
         """Arrays by output name; the trees are walked once for the outputs that come from the same sums."""
@@ -133,18 +140,18 @@ class XgboostPredictor:
         return {method: self._output(method, value) for method in context.outputs or self._all}
 
     def _output(self, method: str, value: Any) -> Array:
-        facts, softmax = self._facts, self._header.objective == "multi:softmax"
+        facts, by_place = self._facts, self._header.objective == "multi:softmax"
         if method == "predict_proba":
-            return _softmax(value("margin")) if softmax else _probabilities(value("value"))
+            return softmax(value("raw_score")) if by_place else of_all(value("predict"))
         if method != "predict":
             answer: Array = value(method)
             return answer.astype(np.int32) if method == "leaf" else answer
-        answer = value("value")
+        answer = value("predict")
         if not facts.classifier:
             return answer
         if facts.multilabel:
             return (answer > 0.5).astype(np.int64)
-        if softmax:
+        if by_place:
             places = answer.astype(np.int64)
         else:
             places = answer.argmax(axis=1) if answer.ndim == 2 else (answer > 0.5).astype(np.int64)
@@ -152,11 +159,11 @@ class XgboostPredictor:
 
     def _run(self, kind: str, matrix: Array, margin: Array | None) -> Array:
         try:
-            if kind in ("value", "margin") and not self._linear:
+            if kind in _INPLACE and not self._linear:
                 answer: Array = self._booster.inplace_predict(
                     matrix,
                     iteration_range=(0, self._facts.rounds),
-                    predict_type=kind,
+                    predict_type=_INPLACE[kind],
                     missing=self._missing,
                     validate_features=False,
                     base_margin=margin,
@@ -165,25 +172,23 @@ class XgboostPredictor:
             with self._one_at_a_time:
                 return self._run_matrix(kind, matrix, margin)
         except Exception as error:  # the library's own, whose text is a trace with the paths of this machine
-            raise ModelFault(f"XGBoost failed: {_reason(error)}") from error
+            raise ModelFault(f"XGBoost failed: {words_of(error)}") from error
 
     def _run_matrix(self, kind: str, matrix: Array, margin: Array | None) -> Array:
         """What the library answers for its own matrices only."""
         data = self._data(matrix, missing=self._missing, nthread=self._threads, base_margin=margin)
         answer: Array = self._booster.predict(
             data,
-            output_margin=kind == "margin",
+            output_margin=kind == "raw_score",
             pred_leaf=kind == "leaf",
-            pred_contribs=kind == "contribs",
+            pred_contribs=kind == "contributions",
             validate_features=False,
             iteration_range=(0, self._facts.rounds),
         )
         return answer.reshape(len(matrix), -1) if kind == "leaf" else answer
 
 
-def _categories(
-    header: Header, columns: Sequence[frames.Column], names: Sequence[str] | None
-) -> dict[str, Sequence[Any]]:
+def _categories(header: Header, columns: Sequence[Column], names: Sequence[str] | None) -> dict[str, Sequence[Any]]:
     """The categories by input. Raises `CannotLoad` where the signature says others, or puts them into a matrix."""
     specs = {column.name: column.spec for column in columns}
     found = categories_of(header, names or (), specs)
@@ -206,29 +211,7 @@ def _check_vectors(header: Header, version: str) -> None:
         )
 
 
-def _probabilities(values: Array) -> Array:
-    """Of both classes, where the library gives only the second one's."""
-    if values.ndim == 2:
-        return values
-    both = np.empty((len(values), 2), values.dtype)
-    both[:, 1] = values
-    np.subtract(1.0, values, out=both[:, 0])
-    return both
-
-
-def _softmax(margins: Array) -> Array:
-    raised: Array = np.exp(margins - margins.max(axis=1, keepdims=True))
-    shares: Array = raised / raised.sum(axis=1, keepdims=True)
-    return shares
-
-
 def _missing(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CannotLoad("missing must be a number")
+        raise CannotLoad("the option missing must be a number")
     return float(value)
-
-
-def _reason(error: Exception) -> str:
-    """The library's first line, without its place in the library."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].partition("] ")[2].partition(": ")[2] or lines[0] if lines[0].startswith("[") else lines[0]

@@ -1,14 +1,13 @@
-"""How the inputs of one batch become what tabular models are given: one matrix of floats, or one pandas DataFrame.
+"""How the inputs of one batch become what tabular models are given: one matrix of numbers, in the order of fitting.
 
 A flavor makes a builder once, when it opens a model, and calls it once a batch:
 
-    columns = frames.arrange(signature, names)         # `names`: of the features, in the order of fitting, or None
-    build = frames.Matrix(columns)                     # codes for inputs with categories, NaN for what is missing
-    build = frames.Frame(columns, "catboost")          # the dtypes of fitting; raises MissingExtra without pandas
+    columns = arrange(signature, names)     # `names`: of the features, in the order of fitting, or None
+    build = Matrix(columns)                 # codes for inputs with categories, NaN for what is missing
     model.predict(build(inputs))
 
 Every value is turned into what it becomes by itself: no code, dtype or missing value depends on which rows share a
-batch. `categories` (of either builder) states those that a signature cannot: of booleans, or of floats.
+batch. (`sklearn/frame.py` builds data frames of the same columns.)
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from maitred.model.refusals import CannotLoad, MissingExtra
+from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS, NUMPY_TYPES, Array
 
 Categories = Mapping[str, Sequence[Any]]
 """Known values by input, each at the position that is its code."""
+
+Change = Callable[[Array], Array]
+"""What makes of an input's values what the model is given."""
 
 _HALVES: Final = frozenset({"float16", "bfloat16"})
 """Served as float32: neither pandas nor the libraries compute with them."""
@@ -110,7 +112,7 @@ def _listed(values: Array) -> list[Any]:
     return listed
 
 
-def known_categories(columns: Sequence[Column], given: Categories | None) -> dict[str, Sequence[Any]]:
+def known_categories(columns: Sequence[Column], given: Categories | None = None) -> dict[str, Sequence[Any]]:
     """The categories of each input that has some; what is `given` goes before what the signature says."""
     found: dict[str, Sequence[Any]] = {}
     for column in columns:
@@ -121,11 +123,6 @@ def known_categories(columns: Sequence[Column], given: Categories | None) -> dic
             raise CannotLoad(f"input {column.name!r} holds several features, so it cannot have categories")
         found[column.name] = values
     return found
-
-
-# --- one matrix -------------------------------------------------------------------------------------------------
-
-_Change = Callable[[Array], Array]
 
 
 class Matrix:
@@ -146,7 +143,7 @@ class Matrix:
         known = known_categories(columns, categories)
         self._names = [column.name for column in columns]
         self._changes = dict(_changes(columns, known))
-        kinds = [_number_type(column.spec, column.name in known) for column in columns]
+        kinds = [number_type(column.spec, column.name in known) for column in columns]
         common = np.result_type(*kinds)
         self.dtype = np.dtype(np.float64) if floats and common not in (np.float32, np.float64) else common
         """Of every matrix that it builds."""
@@ -168,7 +165,7 @@ class Matrix:
         return np.concatenate(wide, axis=1, dtype=self.dtype)
 
 
-def _changes(columns: Sequence[Column], known: Categories) -> Iterable[tuple[str, _Change]]:
+def _changes(columns: Sequence[Column], known: Categories) -> Iterable[tuple[str, Change]]:
     """What inputs must become before numpy can stack them."""
     for column in columns:
         spec = column.spec
@@ -182,7 +179,8 @@ def _changes(columns: Sequence[Column], known: Categories) -> Iterable[tuple[str
             yield column.name, _filled
 
 
-def _number_type(spec: TensorSpec, coded: bool) -> Any:
+def number_type(spec: TensorSpec, coded: bool) -> Any:
+    """numpy's dtype for an input's values; float64 where some may be missing, or where they are codes or counts."""
     if coded or spec.time is not None or (spec.nullable and spec.dtype not in FLOATS):
         return np.dtype(np.float64)
     return np.dtype(np.float32) if spec.dtype in _HALVES else NUMPY_TYPES[spec.dtype]
@@ -200,132 +198,3 @@ def _counts(values: Array) -> Array:
     numbers: Array = values.view(np.int64).astype(np.float64)
     numbers[np.isnat(values)] = np.nan
     return numbers
-
-
-# --- one DataFrame ----------------------------------------------------------------------------------------------
-
-
-class Frame:
-    """A pandas DataFrame in the order of fitting, of the dtypes that pandas gives such columns.
-
-    Numbers as numpy has them; `Int64`, `boolean` and their like where the input is nullable; `str`; `category` with the
-    known categories in their order; `datetime64`, in UTC where the input says so. Text of the inputs in `as_objects`
-    stays Python's own, None for missing (a model fitted on such columns tells None from NaN).
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        flavor: str,
-        categories: Categories | None = None,
-        as_objects: Iterable[str] = (),
-    ) -> None:
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtra(flavor, "pandas", "pandas") from error
-        self._pandas = pandas
-        self._from_blocks = _block_builder()
-        self.columns = pandas.Index([feature for column in columns for feature in column.features])
-        """The names of the features, shared by all the frames."""
-        self._numbers: dict[np.dtype[Any], list[tuple[str, bool]]] = {}
-        places: dict[np.dtype[Any], list[int]] = {}
-        self._arrays: list[tuple[str, _Change, Any]] = []
-        known, kept = known_categories(columns, categories), frozenset(as_objects)
-        at = 0
-        for column in columns:
-            make = self._array_maker(column, known, kept)
-            if make is not None:
-                self._arrays.append((column.name, make, np.array([at])))
-            else:
-                dtype = _number_type(column.spec, False)
-                self._numbers.setdefault(dtype, []).append((column.name, len(column.spec.shape) == 2))
-                places.setdefault(dtype, []).extend(range(at, at + column.width))
-            at += column.width
-        self._places = {dtype: np.array(listed) for dtype, listed in places.items()}
-
-    def __call__(self, inputs: Mapping[str, Array]) -> Any:
-        """The DataFrame of one batch."""
-        blocks: list[tuple[Any, Any]] = []
-        for dtype, members in self._numbers.items():
-            parts = [inputs[name].T if wide else inputs[name] for name, wide in members]
-            if any(wide for _, wide in members):
-                block = np.concatenate([part if part.ndim == 2 else part[None] for part in parts], dtype=dtype)
-            else:
-                block = np.array(parts, dtype)
-            blocks.append((block, self._places[dtype]))
-        blocks += [(make(inputs[name]), place) for name, make, place in self._arrays]
-        rows = len(next(iter(inputs.values())))
-        return self._from_blocks(blocks, self._pandas.RangeIndex(rows), self.columns)
-
-    def _array_maker(self, column: Column, known: Categories, kept: frozenset[str]) -> _Change | None:
-        """What makes an input a column of its own; None for numbers, of which all of one dtype are one block."""
-        spec, pandas = column.spec, self._pandas
-        if column.name in known:
-            return _categorical(pandas, known[column.name])
-        single = spec.dtype == "str" or spec.time is not None or (spec.nullable and spec.dtype not in FLOATS)
-        if not single:
-            return None
-        if column.width != 1:
-            raise CannotLoad(f"input {column.name!r} holds several features, which must be plain numbers then")
-        if spec.dtype == "str":
-            return _objects if column.name in kept else _texts(pandas)
-        if spec.time is not None:
-            return _times(pandas, spec)
-        made = pandas.arrays.BooleanArray if spec.dtype == "bool" else pandas.arrays.IntegerArray
-        return lambda values: made(np.ma.getdata(values).reshape(-1), np.ma.getmaskarray(values).reshape(-1), copy=True)
-
-
-def _categorical(pandas: Any, categories: Sequence[Any]) -> _Change:
-    coder, dtype = Coder(categories), pandas.CategoricalDtype(pandas.Index(list(categories)))
-    return lambda values: pandas.Categorical.from_codes(coder.codes(values), dtype=dtype, validate=False)
-
-
-def _objects(values: Array) -> Array:
-    return values.reshape(1, -1).copy()
-
-
-def _texts(pandas: Any) -> _Change:
-    """The dtype `str` of pandas 3, with NaN for None; before it, objects."""
-    if int(pandas.__version__.partition(".")[0]) < 3:
-        return _objects_with_nan
-    dtype = pandas.StringDtype("python", na_value=np.nan)  # Arrow's storage takes four times as long to fill
-    made = dtype.construct_array_type()
-    return lambda values: made._from_sequence(values.reshape(-1), dtype=dtype, copy=True)
-
-
-def _objects_with_nan(values: Array) -> Array:
-    texts = np.array(values).reshape(1, -1)
-    texts[texts == None] = np.nan  # noqa: E711  numpy compares each element
-    return texts
-
-
-def _times(pandas: Any, spec: TensorSpec) -> _Change:
-    if spec.zone is None:
-        return lambda values: values.reshape(1, -1).copy()
-    dtype = pandas.DatetimeTZDtype(spec.time, spec.zone)
-    made = dtype.construct_array_type()
-    return lambda values: made._from_sequence(values.reshape(-1), dtype=dtype, copy=True)
-
-
-def _block_builder() -> Callable[[Any, Any, Any], Any]:
-    """pandas' own way to make a DataFrame of ready blocks, an eighth of the time of its constructor."""
-    try:
-        from pandas.api.internals import create_dataframe_from_blocks
-    except ImportError:  # before pandas 3
-        return _assembled
-    build: Callable[[Any, Any, Any], Any] = create_dataframe_from_blocks
-    return build
-
-
-def _assembled(blocks: list[tuple[Any, Any]], index: Any, names: Any) -> Any:
-    """As `create_dataframe_from_blocks`, for a pandas without it."""
-    import pandas
-
-    by_place: dict[int, Any] = {}
-    for block, places in blocks:
-        rows = block if getattr(block, "ndim", 1) == 2 else [block]
-        by_place.update(zip(places.tolist(), rows, strict=True))
-    frame = pandas.DataFrame({at: by_place[at] for at in sorted(by_place)}, index=index, copy=False)
-    frame.columns = names
-    return frame
