@@ -62,7 +62,7 @@ class Scorer(maitred.Model):
 
 
 class Moody(maitred.Model):
-    """Echoes, except: 666 raises, 400 is a mistake, 999 kills the process, 1 waits to be cancelled."""
+    """Echoes, except: 666 raises, 400 is a mistake, 999 kills the process, 777 waits to be cancelled."""
 
     signature = maitred.Signature({"x": "int64[n]"}, {"y": "int64[n]"})
 
@@ -74,7 +74,7 @@ class Moody(maitred.Model):
             raise ValueError("666 is not liked here")
         if (values == 400).any():
             raise maitred.InvalidInput(ValueError("400 is none of ours"))
-        if (values == 1).any():
+        if (values == 777).any():
             while not context.cancelled():
                 time.sleep(0.002)
         return {"y": values}

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from pytest import LogCaptureFixture
 import maitred
 from loops import run
 from maitred.assemble import House
+from maitred.scheduling.dispatcher import DispatchSettings
 from maitred.settings import Address, ServerSettings
 
 INFER = "/v2/models/{}/infer"
@@ -112,7 +114,12 @@ def test_an_input_that_the_model_calls_a_mistake_is_a_400_and_its_neighbours_are
     assert not [record.getMessage() for record in caplog.records if record.name.startswith("maitred")]
 
 
-def test_a_request_that_kills_its_replica_is_found_out_and_the_others_are_answered(tmp_path: Path) -> None:
+def test_a_request_that_kills_its_replica_is_found_out_and_the_others_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a new copy is given the time here that it takes on a busy machine."""
+    monkeypatch.setattr("maitred.assemble.DispatchSettings", partial(DispatchSettings, outage_seconds=30.0))
+
     async def play() -> None:
         async with standing(settings(tmp_path, {"moody": "Moody"}, replicas=2)) as house:
 
@@ -163,7 +170,7 @@ def test_a_caller_who_hangs_up_frees_the_replica(tmp_path: Path) -> None:
     async def play() -> None:
         async with standing(settings(tmp_path, {"moody": "Moody"})) as house:
             line = house.caller()
-            hanging = asyncio.ensure_future(line.ask("POST", INFER.format("moody"), v2("x", "INT64", [1])))
+            hanging = asyncio.ensure_future(line.ask("POST", INFER.format("moody"), v2("x", "INT64", [777])))
             async with asyncio.timeout(10):
                 while not house.running_rows():
                     await asyncio.sleep(0.005)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -260,17 +260,21 @@ def _column(spec: TensorSpec, value: Any) -> Column:
 def _has_masked(value: Sequence[Any]) -> bool:
     kinds = set(map(type, value))
     deeper = not kinds.isdisjoint((list, tuple))
-    return _MASKED in kinds or (deeper and any(_has_masked(part) for part in value if isinstance(part, (list, tuple))))
+    return any(map(_is_masked, kinds)) or (
+        deeper and any(_has_masked(part) for part in value if isinstance(part, (list, tuple)))
+    )
 
 
 def _unmasked(value: Any) -> Any:
     """Lists with None for each of numpy's masked elements, of which numpy itself would make NaN."""
     if isinstance(value, (list, tuple)):
         return [_unmasked(part) for part in value]
-    return None if type(value) is _MASKED else value
+    return None if _is_masked(type(value)) else value
 
 
-_MASKED: Final = type(np.ma.masked)
+def _is_masked(kind: type) -> bool:
+    """Asked by name: importing numpy's masked arrays takes a replica's start as long as a small model."""
+    return kind.__name__ == "MaskedConstant"
 
 
 def _object_array(value: Sequence[Any]) -> Array:
