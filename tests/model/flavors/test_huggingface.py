@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import huggingface_checkpoints as tiny
 import numpy as np
 import pytest
 
+import huggingface_checkpoints as tiny
 from maitred.errors import InvalidInput
 from maitred.model.loading import Loaded, Source, describe, load, replay, run
 from maitred.model.pack import pack

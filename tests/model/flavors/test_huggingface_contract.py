@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import huggingface_checkpoints as tiny
-
 from maitred.testing.flavors import FlavorContract
 
 pytestmark = tiny.NEEDS_LIBRARIES
