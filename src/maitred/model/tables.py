@@ -73,4 +73,7 @@ def _pandas(array: Array, spec: TensorSpec) -> Any:
         kind = pandas.arrays.BooleanArray if spec.dtype == "bool" else pandas.arrays.IntegerArray
         masked: Any = array
         return kind(masked.data, np.ma.getmaskarray(array))
-    return pandas.array(array).tz_localize(spec.zone) if spec.zone is not None else array
+    if spec.zone is None:
+        return array
+    times: Any = pandas.array(array)
+    return times.tz_localize(spec.zone)
