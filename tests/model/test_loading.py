@@ -24,7 +24,6 @@ from maitred.model.loading import (
     describe,
     load,
     opened,
-    record_trust,
     replay,
     run,
     warm,
@@ -218,9 +217,7 @@ def test_packed_code_runs_with_trust_only(packed: Path, marker: Path) -> None:
 
 
 def test_recorded_trust_holds_for_these_files_only(packed: Path) -> None:
-    assert record_trust(Source(str(packed))) is None
-    recorded = record_trust(Source(str(packed), trust=TRUST))
-    assert recorded is not None
+    TrustStore().record(open_artifact(packed).version, Trust.stated(TRUST))
     assert load(Source(str(packed))).description.trust == TRUST
     with open(packed / "code" / "models.py", "a") as code:
         code.write("# changed\n")

@@ -53,6 +53,26 @@ def test_nan_agrees_with_nan_and_with_nothing_else() -> None:
     assert (score.over, score.worst) == (1, np.inf)
 
 
+def test_whole_numbers_and_what_is_missing_are_compared_exactly() -> None:
+    """As floats, the two numbers would be one."""
+    both = Signature({"x": "float32[n]"}, {"id": "int64[n] nullable"})
+    large = 2**53
+    [agreement] = compare(both, {"id": np.array([large, 7])}, both, {"id": np.array([large + 1, 7])})
+    assert (agreement.elements, agreement.over, agreement.worst) == (2, 1, None)
+    assert agreement.place == f" at [0]: {large}, there {large + 1}"
+    missing = np.ma.MaskedArray([large, 0], [False, True])
+    [agreement] = compare(both, {"id": missing}, both, {"id": missing})
+    assert agreement.over == 0
+    [agreement] = compare(both, {"id": missing}, both, {"id": np.array([large, 0])})
+    assert agreement.over == 1, "0 is not missing"
+
+
+def test_infinities_agree_with_themselves() -> None:
+    got = {"y": numbers(np.inf, -np.inf), "label": texts("a", "b")}
+    score, _ = compare(ONE, got, ONE, got)
+    assert (score.over, score.worst, score.place) == (0, 0.0, "")
+
+
 def test_what_cannot_be_compared_says_so() -> None:
     other = Signature({"x": "float32[n]"}, {"z": "float32[n, 3]"})
     got = {"y": numbers(1), "label": texts("a")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +50,12 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def body(kept: Kept, inputs: dict[str, Any]) -> dict[str, Any]:
-    import json
-
     request: dict[str, Any] = json.loads(examples.request_text(inputs, kept.signature))
     return request
 
 
 async def ask_binary(caller: Caller, kept: Kept) -> dict[str, Any]:
     """The example's answers by binary tensors both ways, as arrays by output."""
-    import json
-
     blobs, entries = [], []
     for name, array in kept.example.inputs.items():
         tensor = from_array(array)
@@ -106,14 +104,14 @@ async def served(kept: Kept, embedded: dict[str, Any]) -> None:
     name = kept.path.name
     given = settings(kept.path.parent / "home", {})
     model = ModelSettings(name=name, source=str(kept.path), trust="me: mine")
-    async with standing(type(given)(**{**fields(given), "models": {name: model}})) as house:
+    async with standing(dataclasses.replace(given, models={name: model})) as house:
         caller = house.caller()
         metadata = (await caller.ask("GET", f"/v2/models/{name}")).json()
         assert [entry["name"] for entry in metadata["outputs"]] == [*kept.signature.outputs]
-        for answer in (await ask_binary(caller, kept),):
-            assert answer.keys() == embedded.keys()
-            for output, array in embedded.items():
-                assert np.array_equal(answer[output], array, equal_nan=array.dtype.kind == "f"), output
+        binary = await ask_binary(caller, kept)
+        assert binary.keys() == embedded.keys()
+        for output, array in embedded.items():
+            assert np.array_equal(binary[output], array, equal_nan=array.dtype.kind == "f"), output
         everything = await ask_json(caller, kept)
         for output in embedded:
             alone = await ask_json(caller, kept, [output])
@@ -152,7 +150,3 @@ def wrong_values(model: maitred.Handle, kept: Kept) -> None:
         odd: Any = ["text"] if spec.dtype != "str" else [b"\xff"]
         with pytest.raises(Malformed, match=name):
             model.predict({**kept.example.inputs, name: odd * len(kept.example.inputs[name])})
-
-
-def fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "origins"}

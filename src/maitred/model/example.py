@@ -93,17 +93,30 @@ def _difference(spec: TensorSpec, want: Array, got: Any) -> str:
     found = np.asanyarray(got)
     if found.shape != want.shape:
         return f"output {spec.name!r} has the shape {list(found.shape)}, not {list(want.shape)}"
+    fine, distance = agreement(spec, want, found)
+    if fine.all():
+        return ""
+    said = f"{np.count_nonzero(~fine)} of {want.size} differ"
+    if distance is None:
+        return _worst(spec, want, found, int(fine.argmin()), said)
+    said += " by more than rtol={:g}, atol={:g}".format(*spec.tolerance)
+    return _worst(spec, want, found, int(np.where(fine, -1.0, distance).argmax()), said)
+
+
+def agreement(spec: TensorSpec, want: Array, found: Array) -> tuple[Array, Array | None]:
+    """Which elements of two arrays of one shape agree, flat: floats within the tolerance, everything else exactly.
+
+    Also, of floats only, how far apart they are; infinite where just one is NaN.
+    """
     if spec.dtype not in FLOATS:
-        wrong = np.flatnonzero(~_same(want, found).reshape(-1))
-        return _worst(spec, want, found, int(wrong[0]), f"{len(wrong)} of {want.size} differ") if len(wrong) else ""
+        return _same(want, found).reshape(-1), None
     wide_want, wide_found = want.astype(np.float64).reshape(-1), found.astype(np.float64).reshape(-1)
     rtol, atol = spec.tolerance
     fine = np.isclose(wide_found, wide_want, rtol=rtol, atol=atol, equal_nan=True)
-    if fine.all():
-        return ""
-    distance = np.where(fine, -1.0, np.nan_to_num(np.abs(wide_found - wide_want), nan=math.inf, posinf=math.inf))
-    said = f"{np.count_nonzero(~fine)} of {want.size} differ by more than rtol={rtol:g}, atol={atol:g}"
-    return _worst(spec, want, found, int(distance.argmax()), said)
+    with np.errstate(invalid="ignore"):  # of two infinities
+        apart = np.nan_to_num(np.abs(wide_found - wide_want), nan=math.inf, posinf=math.inf)
+    equal = (wide_found == wide_want) | (np.isnan(wide_found) & np.isnan(wide_want))
+    return fine, np.where(equal, 0.0, apart)
 
 
 def _same(want: Array, found: Array) -> Array:

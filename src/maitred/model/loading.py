@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,7 +31,7 @@ from maitred.model.ragged import cut_arrays
 from maitred.model.refusals import CannotLoad, Corrupt, ExampleDiffers, LoadRefused
 from maitred.model.signature import Signature
 from maitred.model.source import Resolved, Source, resolve, trust_for
-from maitred.model.trust import Trust, TrustStore, require
+from maitred.model.trust import Trust, require
 from maitred.wire.coerce import from_array, to_array
 
 _MAX_EXAMPLE_CHARACTERS = 4096
@@ -142,18 +141,6 @@ def _was_checked(loaded: Loaded) -> bool:
 def _noted(loaded: Loaded, note: str) -> Loaded:
     known = msgspec.structs.replace(loaded.description, warnings=(*loaded.description.warnings, note))
     return loaded._replace(description=known)
-
-
-def record_trust(source: Source) -> Trust | None:
-    """Write the permission that the source states into the operator's record, for exactly the files that lie there.
-
-    None where the source states none, or has no files. Later loads need not state it again, and changed files do.
-    """
-    found = resolve(source)
-    stated = trust_for(source, "")
-    if stated is None or not found.digest:
-        return None
-    return TrustStore(Path(source.trust_file) if source.trust_file else None).record(found.digest, stated)
 
 
 def run(predictor: Predictor, inputs: Arrays, outputs: tuple[str, ...] | None = None) -> Arrays:

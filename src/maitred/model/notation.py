@@ -96,11 +96,6 @@ class TensorSpec:
         return self.nullable and self.dtype not in FLOATS and self.time is None
 
     @property
-    def symbolic(self) -> bool:
-        """Whether any size is open."""
-        return any(isinstance(size, str) for size in self.shape)
-
-    @property
     def protocol_shape(self) -> list[int]:
         """The shape as metadata show it: -1 for every open size."""
         return [-1 if isinstance(size, str) else size for size in self.shape]

@@ -138,6 +138,7 @@ def _saved(
             traits=traits,
             options={**saved.options, **options},
             trusted=trusted,
+            closed=True,
             sample=sample,
         ),
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from maitred.model.example import shown
+from maitred.model.example import agreement, shown
 from maitred.model.refusals import CannotPack
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire.coerce import FLOATS, Array
@@ -87,21 +87,12 @@ def _pairs(signature: Signature, got: Arrays, other: Signature, reference: Array
 def _agreement(spec: TensorSpec, got: Array, there: str, reference: Array) -> Agreement:
     if got.shape != reference.shape:
         raise CannotPack(f"output {spec.name!r}: shape {list(got.shape)}, the reference's is {list(reference.shape)}")
-    mine, theirs = got.reshape(-1), reference.reshape(-1)
-    worst: float | None = None
-    if mine.dtype.kind == "O" or theirs.dtype.kind == "O":
-        wrong = np.array([str(one) != str(two) for one, two in zip(mine, theirs, strict=True)], bool)
-        distance = wrong.astype(np.float64)
-    else:
-        mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
-        rtol, atol = spec.tolerance
-        wrong = ~np.isclose(mine, theirs, rtol=rtol, atol=atol, equal_nan=True)
-        distance = np.where(np.isnan(mine) & np.isnan(theirs), 0.0, np.abs(mine - theirs))
-        distance = np.nan_to_num(distance, nan=np.inf, posinf=np.inf)
-        worst = float(distance.max(initial=0.0))
-    at = int(distance.argmax()) if len(distance) else 0
+    fine, distance = agreement(spec, reference, got)
+    worst = None if distance is None else float(distance.max(initial=0.0))
     place = ""
-    if worst or wrong.any():
+    if worst or not fine.all():
+        at = int(fine.argmin() if distance is None else distance.argmax())
         index = "".join(f"[{i}]" for i in np.unravel_index(at, got.shape))
-        place = f" at {index or 'the scalar'}: {shown(mine[at])}, there {shown(theirs[at])}"
-    return Agreement(spec.name, there, len(mine), int(wrong.sum()), worst, place)
+        mine, theirs = shown(got.reshape(-1)[at]), shown(reference.reshape(-1)[at])
+        place = f" at {index or 'the scalar'}: {mine}, there {theirs}"
+    return Agreement(spec.name, there, fine.size, int(np.count_nonzero(~fine)), worst, place)

@@ -104,6 +104,7 @@ def _folder(source: Source, path: Path, device: str) -> Resolved:
         options={**manifest.options, **source.options},
         device=device,
         packed=True,
+        closed=True,
     )
     name = check_name(source.name) if source.name else manifest.name
     return Resolved(name, named(manifest.flavor), opening, artifact.version, artifact)

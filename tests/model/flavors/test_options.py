@@ -159,7 +159,7 @@ def test_an_option_names_files_of_the_model_alone_where_it_is_packed(tmp_path: A
     bare = Opening(root=tmp_path / "model")
     assert bare.beside("weights", "w.pt") == tmp_path / "w.pt"  # below the working folder
     assert bare.beside("weights", "../w.pt") == tmp_path / "w.pt"
-    packed = Opening(root=tmp_path / "model", packed=True)
+    packed = Opening(root=tmp_path / "model", packed=True, closed=True)
     with pytest.raises(CannotLoad, match="outside the model's own folder"):
         packed.beside("weights", "../w.pt")
     with pytest.raises(NotFound, match=r"no file w\.pt for the option weights"):

@@ -326,18 +326,41 @@ def test_networks_and_weights_find_each_other(weights: Path, tmp_path: Path) -> 
     for text, said in (("Smal", "did you mean 'Small'"), ("Zebra", "its networks are Small, ")):
         with pytest.raises(NotFound, match=said) as told:
             pack(
-                weights / "net.pt", tmp_path / "p", signature=given, options={"class": f"{weights / 'nets.py'}:{text}"}
+                weights / "net.pt",
+                tmp_path / "p",
+                signature=given,
+                options={"class": f"nets.py:{text}"},
+                files=[weights / "nets.py"],
             )
         assert "maitred.Model" not in str(told.value)
     with pytest.raises(NotFound, match="did you mean 'Small'"):
-        pack(f"{weights / 'nets.py'}:Smal", tmp_path / "p", options={"weights": str(weights / "net.pt")})
+        pack(f"{weights / 'nets.py'}:Smal", tmp_path / "p", options={"weights": "net.pt"}, files=[weights / "net.pt"])
+
+
+def test_what_is_packed_holds_all_that_it_needs(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a word about a file that lies elsewhere on the machine where it was packed."""
+    given = Signature({"x": "float32[n, 4]"}, {"p": "float32[n, 3]"})
+    monkeypatch.chdir(weights)
+    for file, option in (("net.pt", {"class": "nets.py:Small"}), ("nets.py:Small", {"weights": "net.pt"})):
+        with pytest.raises(NotFound, match=r"no file .* pack it with files=\[\.\.\.\] \(--file PATH\)"):
+            pack(file, tmp_path / "p", signature=given, options=option)
+        [(name, value)] = option.items()
+        with pytest.raises(CannotLoad, match=f"the option {name} names .*outside the model's own folder"):
+            pack(file, tmp_path / "p", signature=given, options={name: str(weights / value)})
+        assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize("file", ["net.safetensors", "net.pt"])
 def test_weights_of_other_sizes_are_told_on_one_line(file: str, weights: Path, tmp_path: Path) -> None:
     given = Signature({"x": "float32[n, 4]"}, {"p": "float32[n, 3]"})
     with pytest.raises(CannotLoad, match=r"does not hold the weights of Small: .*size mismatch") as told:
-        pack(weights / file, tmp_path / "p", signature=given, options={"class": f"{weights / 'nets.py'}:Small"})
+        pack(
+            weights / file,
+            tmp_path / "p",
+            signature=given,
+            options={"class": "nets.py:Small"},
+            files=[weights / "nets.py"],
+        )
     assert not {"\n", "\t"} & {*str(told.value)}
 
 

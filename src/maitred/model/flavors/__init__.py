@@ -22,6 +22,9 @@ ROWS: Final = "n"
 """The symbol of the rows in derived signatures."""
 
 
+_KEEP: Final = "pack it with files=[...] (--file PATH) and name it as it lies there"
+
+
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """What a flavor gets to make a predictor of. Whoever calls has verified the files and settled trust."""
 
@@ -40,6 +43,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """Whether code that comes with the files may run."""
     packed: bool = False
     """Whether the files are an artifact's, so that what they hold is not the operator's own word."""
+    closed: bool = False
+    """Whether all that it uses must lie in `root`: the folder is an artifact, or about to become one."""
     sample: Any = None
     """Inputs as the model's author writes them (a data frame, an array), where they are at hand: packing."""
 
@@ -54,17 +59,17 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
             raise CannotLoad(f"{what}, and nobody has said that it may run")
 
     def beside(self, option: str, file: str) -> Path:
-        """The file that an option names: in the model's folder or, unless it is packed, below the working folder.
+        """The file that an option names: in the model's folder or, unless that is closed, below the working folder.
 
         Raises `NotFound`, or `CannotLoad` for a place outside of an artifact.
         """
         path = (self.root / file).resolve()
-        if self.packed and not path.is_relative_to(self.root.resolve()):
-            raise CannotLoad(f"the option {option} names {file!r}, outside the model's own folder")
-        if not path.is_file() and not self.packed:
+        if self.closed and not path.is_relative_to(self.root.resolve()):
+            raise CannotLoad(f"the option {option} names {file!r}, outside the model's own folder: {_KEEP}")
+        if not path.is_file() and not self.closed:
             path = Path(file).resolve()
         if not path.is_file():
-            raise NotFound(f"there is no file {file} for the option {option}; pack it with files=[...]")
+            raise NotFound(f"there is no file {file} for the option {option}: {_KEEP}")
         return path
 
 

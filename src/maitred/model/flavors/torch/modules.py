@@ -120,7 +120,7 @@ def whose(file: str) -> CannotLoad:
     """What to do about weights whose class nobody named."""
     return CannotLoad(
         f"{file} holds weights and no model: name the class that they are of with the option class, as in --option "
-        "class=model.py:Net (or options={'class': 'model.py:Net'})"
+        "class=model.py:Net (or options={'class': 'model.py:Net'}); to pack them, also --file model.py"
     )
 
 
