@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator
 from typing import Any
@@ -23,6 +24,13 @@ loops.use_everywhere()
 def run() -> Callable[..., Any]:
     """`run(coroutine)` on a new event loop of the kind that MAITRED_LOOP names."""
     return loops.run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_heap() -> None:
+    """What earlier files have imported and left is not looked at by every collection of this one's."""
+    gc.collect()
+    gc.freeze()
 
 
 _LARGE = {"flavors", "story"}
