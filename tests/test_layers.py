@@ -12,7 +12,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "maitred"
 
 RANK = {
-    **dict.fromkeys("errors clock messages endpoint events settings plugins host logline bridge spelling".split(), 0),
+    **dict.fromkeys("errors clock messages endpoint events settings plugins host logline bridge".split(), 0),
+    **dict.fromkeys("spelling loop".split(), 0),
     **dict.fromkeys("wire scheduling model".split(), 1),
     **dict.fromkeys("registry replica http".split(), 2),
     "pool": 3,
@@ -25,10 +26,15 @@ RANK = {
 }
 """Room -> layer. Ground rooms and faces may use each other; any other room uses lower layers only."""
 
-ASIDE = {"client": {"wire"}, "planner": {"scheduling"}, "observe": set[str](), "testing": {*RANK}}
+ASIDE = {
+    "client": {"wire"}, "loadtest": {"wire"}, "planner": {"scheduling"}, "observe": set[str](), "testing": {*RANK},
+}  # fmt: skip
 """Rooms beside the layers, and what they may use besides the ground."""
 
-MAY_ALSO = {("model", "wire"), ("client", "model.signature"), ("embed", "observe"), ("", "testing")}
+MAY_ALSO = {
+    ("model", "wire"), ("client", "model.signature"), ("loadtest", "model.signature"), ("embed", "observe"),
+    ("", "testing"),
+}  # fmt: skip
 """Single exceptions that the layer table names."""
 
 RULES = {
@@ -42,6 +48,9 @@ RULES = {
     "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",
     "jobs.states", "stream.windows", "planner.arrivals", "planner.service_times", "planner.simulate",
     "planner.capacity", "client.retry", "client.breaker", "client.hedge", "client.balance",
+    "loadtest.answer", "loadtest.arrivals", "loadtest.bodies", "loadtest.checks", "loadtest.heads",
+    "loadtest.histogram", "loadtest.metadata", "loadtest.plan", "loadtest.report", "loadtest.tally", "loadtest.timing",
+    "loadtest.verdict",
 }  # fmt: skip
 """Files that decide: time and chance are passed to them."""
 
@@ -128,8 +137,8 @@ def test_rule_files_take_time_and_chance_as_arguments() -> None:
     assert not impure, [str(found) for found in impure]
 
 
-def test_only_assemble_knows_uvloop() -> None:
-    assert {f.file for f in IMPORTS if f.target.split(".")[0] == "uvloop"} <= {"assemble"}
+def test_only_one_file_knows_uvloop() -> None:
+    assert {f.file for f in IMPORTS if f.target.split(".")[0] == "uvloop"} <= {"loop"}
 
 
 def test_only_host_asks_for_the_system() -> None:
@@ -157,6 +166,9 @@ def test_imports_inside_functions_are_optional_libraries_or_lazy_commands() -> N
         ("errors", "messages", True),
         ("client.client", "model.signature", True),
         ("client.client", "model.artifact", False),
+        ("loadtest.bodies", "model.signature", True),
+        ("loadtest.ask", "gateway.rest", False),
+        ("cli.bench", "loadtest.crew", True),
         ("pool.pool", "observe.metrics", False),
         ("assemble", "observe.metrics", True),
     ],

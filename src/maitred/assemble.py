@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
@@ -21,6 +20,7 @@ from maitred.host import processors
 from maitred.http.aside import Aside
 from maitred.http.limits import Limits
 from maitred.http.server import Server
+from maitred.loop import run
 from maitred.model.description import Description
 from maitred.model.inspect import curl_line
 from maitred.model.loading import describe
@@ -51,15 +51,6 @@ def serve(settings: ServerSettings, announce: Callable[[str], None]) -> int:
         return await House(settings).live(announce)
 
     return run(live())
-
-
-def run(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine on the fastest loop that is here."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
 
 
 class CannotListen(Exception):

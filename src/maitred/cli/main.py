@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from maitred.cli.bench import bench
 from maitred.cli.inspect import inspect
 from maitred.cli.new import new
 from maitred.cli.pack import pack
@@ -21,6 +22,7 @@ app.command()(serve)
 app.command()(predict)
 app.command()(pack)
 app.command()(inspect)
+app.command()(bench)
 
 
 @app.command()
@@ -36,7 +38,7 @@ def root(
     context: typer.Context,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
-    """Serve a model, call it, pack it and look at it."""
+    """Serve a model, call it, pack it, look at it and load its server."""
     if show_version:
         version()
         raise typer.Exit
