@@ -10,7 +10,7 @@ import pytest
 from maitred.loadtest.histogram import Histogram
 from maitred.loadtest.plan import Step
 from maitred.loadtest.report import About, Done, Server, document, page, timings
-from maitred.loadtest.tally import KINDS, Tally, Timing, Usage, merged
+from maitred.loadtest.tally import KINDS, Tally, Timing, Usage, keep_sample, merged
 from maitred.loadtest.verdict import Limit, doubts, remarks
 
 MS = 1_000_000
@@ -167,6 +167,13 @@ def test_the_shares_of_the_server():
     within = timings(tally(timings={"total": Timing(10, 20 * MS), "db": Timing(10, 5 * MS)}, timed=Timing(10, 20 * MS)))
     assert list(within) == ["total", "db"]  # they overlap: there is no rest
     assert timings(tally()) == {}
+
+
+def test_samples_differ_by_more_than_numbers():
+    kept: list[str] = []
+    for text in ("429: try in 3 s", "429: try in 17 s", "500: broken", "429: gone", "429: more"):
+        keep_sample(kept, text)
+    assert kept == ["429: try in 3 s", "500: broken", "429: gone"]
 
 
 def test_what_workers_counted_adds_up():

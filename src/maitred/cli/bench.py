@@ -131,7 +131,13 @@ def _run(plan: Plan, steps: list[Step], workers: int, pid: int | None) -> tuple[
 
     async def work() -> tuple[list[Done], bool]:
         crew = Crew(plan, workers, pid)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, crew.stop)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            crew.stop()
+            loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C ends it without a report
+
+        loop.add_signal_handler(signal.SIGINT, stop)
         return await crew.run(steps, _say), crew.stopped
 
     return run(work())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import os
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from maitred.loadtest.descriptors import allow
 from maitred.loadtest.heads import UNKNOWN, Heads, Shape
 from maitred.loadtest.histogram import Histogram
 from maitred.loadtest.plan import Plan, Step, Target
-from maitred.loadtest.tally import MAX_SAMPLES, MAX_TIMINGS, Kind, Tally, Timing, Usage
+from maitred.loadtest.tally import MAX_TIMINGS, Kind, Tally, Timing, Usage, keep_sample
 from maitred.loadtest.timing import durations
 from maitred.loadtest.usage import own_cpu_seconds, own_wait_seconds
 
@@ -28,6 +30,7 @@ _EACH: Final = 15
 """Server-Timing is read on one answer of 16: a mask of the count of answers."""
 
 _MAX_SAMPLE: Final = 300
+_LOOKED_AT: Final = 100
 
 
 class Mark(NamedTuple):
@@ -146,11 +149,13 @@ class Load:
             self._later(counts + round(step.seconds * 1e9), self._end)
         turning = self.loop.create_task(self._turn())
         turning.add_done_callback(lambda _: self.finished.set())
+        gc.freeze()  # what is there stays: looking at it again would only make callers wait
         try:
             await self.finished.wait()
             if turning.done():
                 turning.result()  # a defect of ours
         finally:
+            gc.unfreeze()
             turning.cancel()
             self._clear()
         while len(self._marks) < 2:
@@ -290,16 +295,18 @@ class Load:
         self._failed[kind] += 1
         if kind in ("timeout", "unsent"):
             self._waits.append(now - due)
-        kept = self._samples.setdefault(kind, [])
-        if len(kept) < MAX_SAMPLES and said not in kept:
-            kept.append(said[:_MAX_SAMPLE])
+        if self._looks_at(kind):
+            keep_sample(self._samples.setdefault(kind, []), said[:_MAX_SAMPLE])
+
+    def _looks_at(self, kind: Kind) -> bool:
+        """Whether what is said of a failure may still be new: the first of each kind are enough."""
+        return self._failed[kind] <= _LOOKED_AT
 
     def _refusal(self, status: int, body: bytes, due: int, now: int) -> None:
         if due >= self.counted_from:
             self._statuses[str(status)] += 1
             self._refused.append(now - due)
-            few = len(self._samples.get("status", ())) < MAX_SAMPLES
-            self.missed("status", f"{status}: {shown(body)}" if few else "", due, now)
+            self.missed("status", f"{status}: {shown(body)}" if self._looks_at("status") else "", due, now)
 
     def _read_timing(self, value: bytes, latency: int) -> None:
         read = False
@@ -360,4 +367,4 @@ def _unopened(error: OSError | ssl.SSLError) -> tuple[Kind, str]:
         return "other", f"TLS: {error.reason or error}"
     if isinstance(error, TimeoutError):
         return "timeout", "no connection in time"
-    return "refused", f"no connection: {error.strerror or error}"
+    return "refused", f"no connection: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"

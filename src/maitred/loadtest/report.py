@@ -253,7 +253,7 @@ def _notes(one: Done) -> Iterator[str]:
         rates = tally.received_bytes / tally.seconds, tally.sent_bytes / tally.seconds
         yield (
             f"  traffic        {_bytes(rates[0])}/s received, {_bytes(rates[1])}/s sent, "
-            f"{tally.connections:,} connections opened"
+            f"{tally.connections:,} connection{'' if tally.connections == 1 else 's'} opened"
         )
     shares = [f"{name} {figures.ms:.3g} ms ({figures.share:.0%})" for name, figures in timings(tally).items()]
     if shares:

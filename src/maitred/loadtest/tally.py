@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -26,6 +27,8 @@ KINDS: Final[dict[Kind, str]] = {
 
 MAX_SAMPLES: Final = 3
 """Examples kept of each kind of error."""
+
+_NUMBERS: Final = re.compile("[0-9]+")
 
 MAX_TIMINGS: Final = 8
 """Names of Server-Timing that are followed."""
@@ -124,6 +127,12 @@ def merged(parts: Sequence[Tally]) -> Tally:
     )
 
 
+def keep_sample(kept: list[str], text: str) -> None:
+    """Keep what was said unless there are enough, or it was said before with other numbers."""
+    if len(kept) < MAX_SAMPLES and all(_NUMBERS.sub("", text) != _NUMBERS.sub("", other) for other in kept):
+        kept.append(text)
+
+
 def _sums(parts: Sequence[dict[str, int]]) -> dict[str, int]:
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: sum(part.get(name, 0) for part in parts) for name in names}
@@ -150,6 +159,6 @@ def _samples(parts: Sequence[Tally]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in parts:
         for kind, said in part.samples.items():
-            kept = found.setdefault(kind, [])
-            kept += [text for text in said if text not in kept][: MAX_SAMPLES - len(kept)]
+            for text in said:
+                keep_sample(found.setdefault(kind, []), text)
     return found
