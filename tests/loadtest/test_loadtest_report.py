@@ -29,7 +29,7 @@ def tally(**more):
         "seconds": 10.0, "answered": 1000, "good": 1000, "failed": {}, "statuses": {},
         "latency": packed(*[MS] * 990, *[20 * MS] * 10), "sending": None, "refusals": packed(), "behind": None,
         "held_up": 0, "connections": 32, "received_bytes": 329_000, "sent_bytes": 250_000, "timings": {},
-        "timed": Timing(0, 0), "compared": 0, "samples": {}, "usage": [Usage(0.3, 0.01)],
+        "timed": Timing(0, 0), "compared": 0, "samples": {}, "sample": "", "usage": [Usage(0.3, 0.01)],
     }  # fmt: skip
     return Tally(**{**usual, **more})
 
@@ -129,8 +129,8 @@ class TestPage:
 class TestDocument:
     KEYS = """loop connections rate arrivals warmup_seconds seconds cut_short requests answered answers_per_second
         received_bytes_per_second sent_bytes_per_second connections_opened latency_ms latency_from_sending_ms
-        refusal_latency_ms errors statuses samples compared passed server_timing_ms server_timing_shares server tester
-        remarks""".split()
+        refusal_latency_ms errors statuses samples sample_answer compared passed server_timing_ms server_timing_shares server
+        tester remarks""".split()
 
     def test_its_keys_are_those_that_are_promised(self):
         record = json.loads(document(ABOUT, [Done(CLOSED, tally(), None)]))

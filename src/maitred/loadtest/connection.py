@@ -33,6 +33,9 @@ class Owner(Protocol):
     def answered(self, connection: Connection, now: int, shape: Shape, values: Values, body: bytes) -> None:
         """A whole answer came; the connection is free, or about to close."""
 
+    def show(self, body: bytes | bytearray) -> None:
+        """A good answer that was read the long way, as the first one is: worth a look for people."""
+
     def broken(self, connection: Connection, kind: Kind, said: str) -> None:
         """No answer will come; the connection is closed or about to be."""
 
@@ -130,6 +133,8 @@ class Connection(asyncio.Protocol):
             self._owner.shape.match, reader.status, good, is_json(reader.headers) and binary is None,
             timing is not None, binary is not None,
         )  # fmt: skip
+        if good:
+            self._owner.show(reader.body)
         self._owner.answered(self, now, shape, {"timing": timing or b"", "binary": binary or b""}, bytes(reader.body))
 
     def eof_received(self) -> None:

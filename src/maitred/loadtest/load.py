@@ -90,6 +90,7 @@ class Load:
         self._failed: Counter[str] = Counter()
         self._statuses: Counter[str] = Counter()
         self._samples: dict[str, list[str]] = {}
+        self._sample = ""
         self._timings: dict[str, Timing] = {}
         self._timed = Timing(0, 0)
         self._connections = 0
@@ -285,6 +286,10 @@ class Load:
         else:
             self.free(connection, now)
 
+    def show(self, body: bytes | bytearray) -> None:
+        if not self._sample:
+            self._sample = shown(body, _MAX_SAMPLE)
+
     def broken(self, connection: Connection, kind: Kind, said: str) -> None:
         self.missed(kind, said, connection.due, now_ns())
 
@@ -357,6 +362,7 @@ class Load:
             timed=self._timed,
             compared=self._compared.compared,
             samples=self._samples,
+            sample=self._sample,
             usage=[Usage((last.cpu - first.cpu) / seconds, waited)],
             cut_short=self._cut_short,
         )

@@ -95,6 +95,7 @@ def _step(one: Done, limit: Limit) -> dict[str, Any]:
         "errors": {"total": tally.failures, **{kind: tally.failed.get(kind, 0) for kind in KINDS}},
         "statuses": tally.statuses,
         "samples": tally.samples,
+        "sample_answer": tally.sample or None,
         "compared": tally.compared,
         "passed": limit.kept(tally),
         "server_timing_ms": {name: _rounded(figures.ms) for name, figures in timings(tally).items()},

@@ -88,6 +88,8 @@ class Tally(msgspec.Struct, tag="tally"):
     compared: int
     samples: dict[str, list[str]]
     """What was said, by kind of error."""
+    sample: str
+    """How the first good answer begins."""
     usage: list[Usage]
     """One for each process."""
     cut_short: bool = False
@@ -122,6 +124,7 @@ def merged(parts: Sequence[Tally]) -> Tally:
         timed=Timing(sum(part.timed.count for part in parts), sum(part.timed.total_ns for part in parts)),
         compared=sum(part.compared for part in parts),
         samples=_samples(parts),
+        sample=first.sample,
         usage=[usage for part in parts for usage in part.usage],
         cut_short=any(part.cut_short for part in parts),
     )
