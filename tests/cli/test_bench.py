@@ -323,6 +323,8 @@ class TestWrongArguments:
         ([URL, "--timeout", "0"], "--timeout"),
         ([URL, "--workers", "0"], "--workers"),
         ([URL, "--rows", "0"], "--rows"),
+        ([URL, "--tolerance", "-1"], "--tolerance"),
+        ([URL, "--tolerance", "nan"], "--tolerance"),
         ([URL, "--max-errors", "x"], "--max-errors"),
         ([URL, "--pid", "999999999"], "no process 999999999"),
         ([URL, "-H", "nothing"], "--header: expected 'NAME: VALUE'"),

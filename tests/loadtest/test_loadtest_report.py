@@ -129,8 +129,8 @@ class TestPage:
 class TestDocument:
     KEYS = """loop connections rate arrivals warmup_seconds seconds cut_short requests answered answers_per_second
         received_bytes_per_second sent_bytes_per_second connections_opened latency_ms latency_from_sending_ms
-        refusal_latency_ms errors statuses samples sample_answer compared passed server_timing_ms server_timing_shares server
-        tester remarks""".split()
+        refusal_latency_ms errors statuses samples sample_answer compared passed server_timing_ms
+        server_timing_shares server tester remarks""".split()
 
     def test_its_keys_are_those_that_are_promised(self):
         record = json.loads(document(ABOUT, [Done(CLOSED, tally(), None)]))

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 
 _OPEN_CONNECTIONS = 1024
 _CLOSED_CONNECTIONS = 32
+_LONGEST_SECONDS = 1e6
+
+Connections = Annotated[
+    str,
+    typer.Option(
+        "--connections", "-c", metavar="N[,N...]", show_default=False,
+        help="Callers that ask all the time, or how many an open loop may have open. [default: 32; 1024]",
+    ),
+]  # fmt: skip
+Rate = Annotated[
+    str,
+    typer.Option(
+        metavar="R[,R...]", show_default=False, help="Requests a second, whatever the server does: open loop."
+    ),
+]
 
 
 def bench(
@@ -36,22 +51,8 @@ def bench(
         list[str] | None, typer.Option(metavar="SYMBOL=N", help="An open size of the signature; may be repeated.")
     ] = None,
     binary: Annotated[bool, typer.Option("--binary", help="Binary tensors instead of JSON (V2).")] = False,
-    connections: Annotated[
-        str,
-        typer.Option(
-            "--connections",
-            "-c",
-            metavar="N[,N...]",
-            show_default=False,
-            help="Callers that ask all the time, or how many an open loop may have open. [default: 32; 1024]",
-        ),
-    ] = "",
-    rate: Annotated[
-        str,
-        typer.Option(
-            metavar="R[,R...]", show_default=False, help="Requests a second, whatever the server does: an open loop."
-        ),
-    ] = "",
+    connections: Connections = "",
+    rate: Rate = "",
     arrivals: Annotated[str, typer.Option(metavar="poisson|constant", help="Of an open loop.")] = "poisson",
     seconds: Annotated[float, typer.Option("--seconds", "-s", help="To count, of each step.")] = 10.0,
     warmup: Annotated[float, typer.Option(help="Seconds before it, which are not counted.")] = 1.0,
@@ -76,8 +77,10 @@ def bench(
     """
     from maitred.loadtest.prepare import Wish
 
-    if not 0 < timeout < 1e6:
+    if not 0 < timeout <= _LONGEST_SECONDS:
         raise CommandFailed(f"--timeout: {timeout:g} s is no time to wait")
+    if not 0 <= tolerance < 1:
+        raise CommandFailed("--tolerance: expected a number from 0 to 1, such as 1e-5")
     if rows < 1:
         raise CommandFailed("--rows: at least 1 is needed")
     steps = read_steps(connections, rate, arrivals, seconds, warmup, requests, workers)
@@ -159,8 +162,8 @@ def read_steps(
 
     if arrivals not in ("poisson", "constant"):
         raise CommandFailed(f"--arrivals: expected poisson or constant, got {arrivals!r}")
-    for option, value, least in (("--seconds", seconds, 0.0), ("--warmup", warmup, -1.0)):
-        if not least < value < 1e6 or value < 0:
+    for option, value, fine in (("--seconds", seconds, seconds > 0), ("--warmup", warmup, warmup >= 0)):
+        if not fine or value > _LONGEST_SECONDS:
             raise CommandFailed(f"{option}: {value:g} is no time to measure for")
     if requests is not None and requests < 1:
         raise CommandFailed("--requests: at least 1 is needed")

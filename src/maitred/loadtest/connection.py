@@ -40,15 +40,15 @@ class Owner(Protocol):
         """No answer will come; the connection is closed or about to be."""
 
     def closed(self, connection: Connection) -> None:
-        """The connection is closed; comes once, after all else."""
+        """A connection that was adopted is closed; comes once, after all else."""
 
 
 class Connection(asyncio.Protocol):
     """A keep-alive connection over HTTP/1.1."""
 
     __slots__ = (
-        "_owner", "transport", "due", "sent", "index", "_reader", "_head", "closing", "answers", "received_bytes",
-        "sent_bytes",
+        "_owner", "transport", "due", "sent", "index", "_reader", "_head", "closing", "adopted", "answers",
+        "received_bytes", "sent_bytes",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -64,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._head = b""
         self.closing = False
         """Whether no other request may follow."""
+        self.adopted = False
+        """Whether the owner has it, and wants to hear of its end."""
         self.answers = 0
         """Good ones."""
         self.received_bytes = 0
@@ -144,7 +146,8 @@ class Connection(asyncio.Protocol):
         self.closing = True
         if self.due:
             self._lost(error)
-        self._owner.closed(self)
+        if self.adopted:
+            self._owner.closed(self)
 
     def _lost(self, error: Exception | None) -> None:
         reader = self._reader

@@ -27,7 +27,8 @@ _TURN_SECONDS: Final = 0.05
 """How often lists become histograms and callers' patience is looked at."""
 
 _EACH: Final = 15
-"""Server-Timing is read on one answer of 16: a mask of the count of answers."""
+_ALL: Final = 1000
+"""Server-Timing is read on so many answers, and then on one of 16 (a mask of their count)."""
 
 _MAX_SAMPLE: Final = 300
 _LOOKED_AT: Final = 100
@@ -91,6 +92,8 @@ class Load:
         self._statuses: Counter[str] = Counter()
         self._samples: dict[str, list[str]] = {}
         self._sample = ""
+        self._told = 0
+        """Counted answers with Server-Timing."""
         self._timings: dict[str, Timing] = {}
         self._timed = Timing(0, 0)
         self._connections = 0
@@ -229,6 +232,10 @@ class Load:
             _, connection = await self.loop.create_connection(
                 lambda: Connection(self), target.host, target.port, ssl=self._tls, server_hostname=name
             )
+        if connection.closing:  # by the other side, before we could use it
+            connection.give_up()
+            raise ConnectionResetError("the other side closed it at once")
+        connection.adopted = True
         self.open.add(connection)
         return connection
 
@@ -277,8 +284,10 @@ class Load:
                     self.latencies.append(now - due)
                     if self.sendings is not None:
                         self.sendings.append(now - connection.sent)
-                    if shape.timed and not connection.answers & _EACH:
-                        self._read_timing(values["timing"], now - connection.sent)
+                    if shape.timed:
+                        self._told += 1
+                        if not self._told & _EACH or self._told <= _ALL:
+                            self._read_timing(values["timing"], now - connection.sent)
         else:
             self._refusal(shape.status, body, connection.due, now)
         if connection.closing:

@@ -98,6 +98,7 @@ class OpenLoop(Load):
         self._idle: deque[Connection] = deque()
         self._schedule = Schedule(itertools.repeat(0), 0, 0)
         self._armed = NEVER
+        self._begun = False
         self._timer = fine_timer(self.loop, self._due)
 
     def begin(self) -> None:
@@ -111,6 +112,7 @@ class OpenLoop(Load):
         self.counted_from = counts
         self._schedule = Schedule(arrivals, begins, ends, counts, step.requests)
         self._idle.extend(self.open)
+        self._begun = True
         self._due()
 
     def count(self) -> None:
@@ -196,7 +198,7 @@ class OpenLoop(Load):
         """That the next request is sent in time; that the step is over once no one is left."""
         due = self._schedule.next
         if due == NEVER:
-            if self._idle_or_none():
+            if self._begun and self._idle_or_none():
                 self.finished.set()
         elif due != self._armed and self._room():
             self._armed = due
