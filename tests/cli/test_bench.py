@@ -246,6 +246,27 @@ def other(secured: ssl.SSLContext | None = None) -> Iterator[str]:
             thread.join()
 
 
+PAIR = """\
+-----BEGIN CERTIFICATE-----
+MIIBfjCCASWgAwIBAgIUHwV7mPGKvY52QY/OSBhOmND2f8IwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTIwMTEwMTMyOFoYDzIxMjYxMTA3
+MTAxMzI4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATYSRJgIvVOOTdCHln4jQc+SjtavWn4VoK0zmiger0FprEgSIvURnIQ
+BbidMRanmgeWHao2E6u++OkBCcl+bkiBo1MwUTAdBgNVHQ4EFgQUxVX3c9OfY0kp
+nm2gye40/qNHKNgwHwYDVR0jBBgwFoAUxVX3c9OfY0kpnm2gye40/qNHKNgwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNHADBEAiBMCyT35NEQDFNX1csiXRuB
+3niXMI5yUFskloiRPi58PwIgT5QR1CdvEBDD9QrA3TMFpkdR1V2nP2oRQSPWicJB
+t54=
+-----END CERTIFICATE-----
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgEehcc2TxN03Le92Y
+OiaXQ6UclkrpFlAhQPAQUFgLA7ShRANCAATYSRJgIvVOOTdCHln4jQc+SjtavWn4
+VoK0zmiger0FprEgSIvURnIQBbidMRanmgeWHao2E6u++OkBCcl+bkiB
+-----END PRIVATE KEY-----
+"""
+"""A certificate that nobody has signed, for localhost and for this test alone, and its key."""
+
+
 class TestOtherServers:
     def test_a_plain_url(self, bench):
         with other() as address:
@@ -278,11 +299,9 @@ class TestOtherServers:
         assert "stopped before its time" in out and "2 conn." in out and err == ""
 
     def test_tls(self, bench, place):
-        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
-                "-days", "1", "-subj", "/CN=localhost"]  # fmt: skip
-        subprocess.run(made, check=True, capture_output=True)
+        (place / "pair.pem").write_text(PAIR)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain("cert.pem", "key.pem")
+        context.load_cert_chain("pair.pem")
         with other(context) as address:
             ran = bench(f"https://{address}/", "--warmup", "0", "-n", "10", "-c", "2", "--insecure")
             assert ran.code == 0, ran.out + ran.err
