@@ -179,6 +179,10 @@ class Pool:
         self._dispatcher.expect(self._supervisor.wanted, self._clock())
         self._supervisor.start()
 
+    def move(self, make: Callable[[int], Replica], done: Callable[[str], None]) -> None:
+        """Put copies of another kind in the place of those that there are: see `Supervisor.move`."""
+        self._supervisor.move(make, done)
+
     async def drain(self, seconds: float) -> None:
         """Take nothing new, answer what is here within `seconds`, then stop the replicas."""
         self._draining = True

@@ -145,7 +145,8 @@ class ProcessReplica(Life):
         self._loop.add_reader(self._answers, self._read)
         self._reading = True
         self._load_timer = self._after(self._settings.load_seconds, self._too_slow)
-        hello = Hello(self._source, self._settings.device, self._settings.max_batch_rows, sys.path, style_in_use())
+        given = self._settings
+        hello = Hello(self._source, given.device, given.max_batch_rows, sys.path, given.measure, style_in_use())
         self._send(channel.frame(channel.HELLO, hello.encode()))
 
     def _channels(self, childs: contextlib.ExitStack) -> tuple[int, int, int, int]:
