@@ -85,6 +85,23 @@ def test_long_unused_segments_are_given_back_and_told() -> None:
     arena.close()
 
 
+def test_an_arena_that_idles_gives_back_what_a_burst_took_at_the_second_look() -> None:
+    arena = Arena(False, 1 << 16)
+    told: list[int] = []
+    arena.retired.append(told.append)
+    arena.give(arena.take(1 << 12))
+    burst = [arena.take(1 << 20) for _ in range(3)]
+    arena.tidy()
+    for block in burst:
+        arena.give(block)
+    arena.tidy()
+    assert arena.reserved_bytes > 3 << 20, "as much may be needed again"
+    arena.tidy()
+    assert arena.reserved_bytes == 1 << 16 and len(told) == 3
+    arena.give(arena.take(1 << 12))
+    arena.close()
+
+
 def test_the_limit_holds_and_says_so() -> None:
     arena = Arena(False, 1 << 16, limit_bytes=1 << 17)
     arena.take(1 << 16)

@@ -335,7 +335,10 @@ class Pool:
                     ticket.result = result.owned()
                 else:
                     ticket.result = result
-                    watcher.ended(ticket)
+                    try:
+                        watcher.ended(ticket)
+                    except Exception as error:  # a defect of the watcher's; the others of the batch wait too
+                        self._loop.call_exception_handler({"message": "a ticket's watcher raised", "exception": error})
                     ticket.result = None
             start = stop
         if early or outputs.unwritten or set(map(type, tickets)) != _TICKETS:

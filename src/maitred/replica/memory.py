@@ -109,6 +109,13 @@ class Arena:
         if not self._until_look:
             self._retire_unused()
 
+    def tidy(self) -> None:
+        """Give back segments that were not needed since the last look, however few blocks have come back since then.
+
+        For whoever calls this from time to time: what a burst has taken is not to stay with an arena that idles.
+        """
+        self._retire_unused()
+
     def close(self) -> None:
         """Give all segments back; blocks that are still out may no longer be used."""
         for segment in self.segments.values():
