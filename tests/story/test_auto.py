@@ -225,6 +225,19 @@ def test_a_pickle_that_somebody_allowed_stays_in_a_process(tmp_path: Path) -> No
     run(play())
 
 
+def test_a_crash_of_a_model_in_python_costs_the_server_nothing(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with standing(server(tmp_path, f"{MODELS}:Moody")) as house:
+            assert "process of its own" in await place_of(house)
+            killed = await house.caller().ask("POST", "/v2/models/m/infer", counted(999))
+            assert killed.status >= 500
+            reply = await house.caller().ask("POST", "/v2/models/m/infer", counted(5))
+            assert reply.status == 200 and reply.json()["outputs"][0]["data"] == [5]
+            await until(lambda: house.replica_pids() and house.router.ready())
+
+    run(play())
+
+
 @pytest.mark.parametrize("kind", ["process", "thread", "inline"])
 def test_what_the_operator_says_wins(kind: Any, tmp_path: Path) -> None:
     async def play() -> None:

@@ -93,7 +93,7 @@ class Cut:
 
 def _unlike(results: list[Result]) -> str:
     """Why the parts' answers do not go below each other; empty if they do."""
-    for name, first in results[0].batch.tensors.items():
+    for name in results[0].batch.tensors:
         shapes = sorted({result.batch.tensors[name].shape[1:] for result in results})
         if len(shapes) > 1:
             return (
