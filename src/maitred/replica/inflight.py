@@ -33,6 +33,8 @@ _JOIN_BYTES: Final = 1 << 18
 """Up to this size the members' bytes are joined and copied at once; larger ones are copied one by one."""
 _MAX_LAYOUTS: Final = 1024
 _MAX_OUTPUT_BYTES: Final = 1 << 40
+_LARGE_ROW_BYTES: Final = 1 << 14
+"""Rows of answers above this size say nothing about other groups: a full batch of them would be a mebibyte."""
 MAX_ROOM: Final = 512
 PAGE_BYTES: Final = 8 * MAX_ROOM
 _STARTED: Final = struct.Struct("<Q")
@@ -100,6 +102,8 @@ class InFlight:
         self._guesses: dict[Hashable, Guess] = {}
         self._answers: dict[Hashable, Layout] = {}
         self._row_bytes = 0.0
+        self._usual = Guess(0.0)
+        """Over all groups."""
         self._fixed_bytes = 0
 
     def open(self, signature: Signature, room: int, with_rows: bool) -> None:
@@ -111,6 +115,7 @@ class InFlight:
         known = [signature.row_bytes(name) for name in signature.answers]
         self._learns = None in known
         self._row_bytes = float(sum(size or 0 for size in known))
+        self._usual = Guess(self._row_bytes)
         self._fixed_bytes = sum(512 + 4 * len(name) for name in signature.answers)
 
     def running(self) -> bool:
@@ -188,13 +193,17 @@ class InFlight:
             for name, tensor in first.inputs.items()
         )
         if first.group is None:
-            return Form(next(self._form_numbers), layout, Guess(self._row_bytes))
+            return Form(next(self._form_numbers), layout, self._first_guess())
         if len(self._forms) >= _MAX_LAYOUTS:
             self._forms.clear()
             self._guesses.clear()
-        guess = self._guesses.setdefault(first.group, Guess(self._row_bytes))
+        guess = self._guesses.get(first.group) or self._guesses.setdefault(first.group, self._first_guess())
         form = self._forms[first.group, rows] = Form(next(self._form_numbers), layout, guess)
         return form
+
+    def _first_guess(self) -> Guess:
+        """For a group that is new: what others' answers were like, unless those were large."""
+        return Guess(min(self._usual.row_bytes, max(self._row_bytes, _LARGE_ROW_BYTES)))
 
     def _context(self, requests: list[Request], wanted: tuple[str, ...] | None) -> bytes:
         members = [(r.rows, r.id, r.lane, r.parameters) for r in requests] if self._with_rows else None
@@ -277,6 +286,7 @@ class InFlight:
                 tensors[name] = Tensor(dtype, shape, array if len(shape) == 1 else array.reshape(shape))  # type: ignore[arg-type]
         if self._learns:
             _learn(work.guess, written, rows)
+            _learn(self._usual, written, rows)
         del self._running[batch]
         self._slots.append(slot)
         self._inputs.give(work.input)
