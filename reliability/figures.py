@@ -91,6 +91,14 @@ FIGURES: Final[dict[str, Figure]] = {
         full={"names": 5_000, "deaths": 20},
         short={"names": 1_000, "deaths": 4},
     ),
+    # ------------------------------------------------------------------ M: many, through several replicas
+    "M1": Figure(
+        "0 mix-ups, 0 failed, memory flat: processes and segments each grow <= 8 MiB from a fifth of it to its end",
+        limits={"growth_mib": 8, "cancel_share": 0.003},
+        full={"requests": 1_000_000},
+        short={"requests": 30_000},
+        part="REST JSON and binary; gRPC comes with its own capability",
+    ),
     # ------------------------------------------------------------------ B: hostile or broken input
     "B1": Figure(
         "other traffic >= 99.9 % ok, p99 <= 2x; each slow or silent connection closed in time",
@@ -178,5 +186,5 @@ NOT_YET: Final[dict[str, str]] = {
 
 EVERY: Final = (
     *(f"A{n}" for n in range(1, 23)), *(f"B{n}" for n in range(1, 11)), *(f"C{n}" for n in range(1, 22)),
-    *(f"D{n}" for n in range(1, 14)), *(f"E{n}" for n in range(1, 14)),
+    *(f"D{n}" for n in range(1, 14)), *(f"E{n}" for n in range(1, 14)), "M1",
 )  # fmt: skip

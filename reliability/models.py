@@ -160,6 +160,29 @@ class Mixed(maitred.Model):
         }
 
 
+class Numbers(maitred.Model):
+    """Turns numbers of several types round, and proves of each row that they and the nonce have stayed together."""
+
+    signature = maitred.Signature(
+        inputs={
+            "nonce": "int64[n]", "octets": "uint8[n, 16]", "real": "float64[n]", "flags": "bool[n, 3]",
+            "short": "int16[n, width]",
+        },
+        outputs={
+            "octets": "uint8[n, 16]", "real": "float64[n]", "flags": "bool[n, 3]", "short": "int16[n, width]",
+            "proof": "int64[n]",
+        },
+    )  # fmt: skip
+
+    def predict(self, batch: Arrays) -> Arrays:
+        octets, flags = batch["octets"], batch["flags"]
+        proof = batch["nonce"] + 1000 * (octets.sum(axis=1, dtype=np.int64) + flags.sum(axis=1))
+        return {
+            "octets": 255 - octets, "real": batch["real"] + 1, "flags": ~flags, "short": -batch["short"],
+            "proof": proof,
+        }  # fmt: skip
+
+
 TYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64", "bfloat16", "str", "bytes",

@@ -28,7 +28,8 @@ from maitred.model.refusals import Corrupt, LoadRefused, NotAnArtifact, NotFound
 from maitred.model.source import Source
 from maitred.observe.logs import EventLog
 from maitred.observe.metrics import Metrics
-from maitred.pool.build import Kind, build_pool
+from maitred.pool.build import build_pool
+from maitred.pool.kinds import Choice
 from maitred.pool.pool import Pool
 from maitred.pool.settings import SupervisorSettings
 from maitred.replica.replica import ReplicaSettings
@@ -243,6 +244,12 @@ class House:
                 log.warning("model %s: %s", served.name, warning)
         self._changed.set()
 
+    def _placed(self, served: Served, choice: Choice, tell: bool) -> None:
+        """Where a model runs has been settled. What the operator has set need not be told."""
+        served.place = str(choice)
+        if tell:
+            log.info("model %s: %s", served.name, choice)
+
     def _connections(self) -> float:
         return float(self._server.connections) if self._server is not None else 0.0
 
@@ -258,15 +265,13 @@ class House:
     def _open(self, model: ModelSettings) -> Served:
         """A model's place in the router, and the pool behind it."""
         replicas, pool_settings = model.replicas, model.pool
-        kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
         threads = replicas.threads_each(processors())
         source = Source(
             path=model.source,
             name=model.name,
             trust=model.trust,
             versions=model.versions,
-            # a process is told by its environment; in this one only the model's own library may be
-            options=model.options if kind == "process" else {"threads": threads, **model.options},
+            options=model.options,
             trust_file=str(self.settings.home / "trust.toml"),
         )
         described = self._described(model, source)
@@ -276,7 +281,7 @@ class House:
         pool = build_pool(
             source,
             PATH_VERSION,
-            kind,
+            replicas.kind,
             DispatchSettings(
                 max_batch_rows=pool_settings.max_batch_rows,
                 max_waiting_rows=pool_settings.max_waiting_rows,
@@ -301,6 +306,7 @@ class House:
             served,
             self._loop,
             self._listen,
+            placed=lambda choice: self._placed(served, choice, replicas.kind == "auto"),
         )
         if described is not None:
             pool.know(described)

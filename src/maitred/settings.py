@@ -93,7 +93,10 @@ class ReplicaSettings:
     """How many copies of a model there are, and where each of them runs."""
 
     kind: Literal["auto", "process", "thread", "inline"] = "auto"
-    """`auto` is `process` for a server. Threads and the loop itself cannot be killed or give memory back."""
+    """`auto`: a process, unless the model is a native library's and was measured to take microseconds: then `inline`.
+
+    Threads and the loop itself cannot be killed or give memory back.
+    """
     min: Some = 1
     max: Some = 1
     """Given alone it leaves `min` at 1; where only `min` is given it equals that."""

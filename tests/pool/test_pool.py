@@ -301,6 +301,52 @@ def test_an_oversized_request_fails_once_and_leaves_nothing_behind() -> None:
     story(play)
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_parts_whose_answers_do_not_go_together_are_the_models_fault(text: bool) -> None:
+    async def play() -> None:
+        house = House(max_batch_rows=4)
+        ticket = house.ask(*range(8))
+        for width in (2, 3):
+            await turn()
+            copy: Any = house.copies[0]
+            [batch_id] = copy.batches
+            requests = copy.batches.pop(batch_id)
+            rows = requests[0].rows
+            data: Any = ["a"] * (rows * width) if text else np.zeros((rows, width), np.int64)
+            tensor = Tensor("str" if text else "int64", (rows, width), data)
+            house.pool.answered(copy, batch_id, Outputs({"y": tensor}, rows, 0.001))
+        assert isinstance(ticket.error, ModelFault) and "output 'y' of its 2 parts" in ticket.error.message
+        assert "[2] and [3]" in ticket.error.message
+        assert house.counted() == Counter({"model_fault": 1})
+
+    story(play)
+
+
+def test_a_watcher_that_raises_keeps_no_answer_from_the_others() -> None:
+    class Broken:
+        def ended(self, ticket: Ticket) -> None:
+            raise RuntimeError("a defect")
+
+        def piece(self, ticket: Ticket, chunk: Any) -> None:
+            raise AssertionError("nothing streams here")
+
+    async def play() -> None:
+        house = House()
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+        first = house.ask(1)
+        broken = house.pool.submit(first.request)
+        broken.watch(Broken())
+        last = house.ask(3)
+        await turn()
+        house.copies[0].answer()
+        assert house.answer_of(first) == [1] and house.answer_of(last) == [3]
+        assert [str(error) for error in told] == ["a defect"]
+        assert house.counted() == Counter({"ok": 3}), "and the batch is counted"
+
+    story(play)
+
+
 def test_cancelling_an_oversized_request_takes_its_parts_out_of_the_queue() -> None:
     async def play() -> None:
         house = House(max_batch_rows=4)

@@ -220,3 +220,44 @@ def test_values_shared_by_a_batch_are_written_once() -> None:
     assert found["scale"] == 3
     assert found["x"].shape == (3, 2)
     desk.close()
+
+
+def test_a_large_answer_makes_room_for_the_next_of_its_group_and_for_no_other() -> None:
+    desk = Desk(Signature(inputs={"x": "float32[n, w]"}, outputs={"y": "float32[n, k]"}))
+
+    def run(batch: int, rows: int, width: int) -> tuple[int, ...]:
+        tensor = Tensor("float32", (rows, width), bytes(4 * rows * width))
+        message = desk.in_flight.run(batch, [Request({"x": tensor}, rows, ("x", width), 0.0)], rows)
+        fields: tuple[int, ...] = channel.MESSAGE.unpack(message)
+        return fields
+
+    wide = run(1, 1, 50_000)
+    wish = channel.MESSAGE.unpack(channel.message(channel.NEED, slot=wide[2], batch=1, p=1 << 20))
+    more = channel.MESSAGE.unpack(desk.in_flight.grow(wish))
+    placed = (*wide[:8], more[8], wide[9], *more[10:12], wide[12])
+    work, outputs = desk.in_flight.answered(desk.answer(placed, [("y", "float32", (1, 200_000))], [bytes(800_000)]))
+    assert outputs.tensors["y"].shape == (1, 200_000)
+    desk.in_flight.ended(work)
+    narrow, again = run(2, 32, 3), run(3, 1, 50_000)
+    assert narrow[11] <= 32 * (1 << 14) * 1.25 + 4096, "32 rows as large as that one would be 25 MiB"
+    assert again[11] >= 800_000
+    desk.close()
+
+
+def test_a_new_group_is_given_as_much_room_as_others_needed() -> None:
+    desk = Desk(Signature(inputs={"x": "float32[n, w]"}, outputs={"y": "float32[n, k]"}))
+
+    def run(batch: int, width: int) -> tuple[int, ...]:
+        tensor = Tensor("float32", (1, width), bytes(4 * width))
+        message = desk.in_flight.run(batch, [Request({"x": tensor}, 1, ("x", width), 0.0)], 1)
+        fields: tuple[int, ...] = channel.MESSAGE.unpack(message)
+        return fields
+
+    first = run(1, 1)
+    wish = channel.MESSAGE.unpack(channel.message(channel.NEED, slot=first[2], batch=1, p=first[11] + 4096))
+    more = channel.MESSAGE.unpack(desk.in_flight.grow(wish))
+    placed = (*first[:8], more[8], first[9], *more[10:12], first[12])
+    work, _ = desk.in_flight.answered(desk.answer(placed, [("y", "float32", (1, 1_500))], [bytes(6_000)]))
+    desk.in_flight.ended(work)
+    assert run(2, 2)[11] >= 6_000 > first[11]
+    desk.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 
@@ -85,6 +86,69 @@ def test_long_unused_segments_are_given_back_and_told() -> None:
     arena.close()
 
 
+def test_an_arena_that_idles_gives_back_what_a_burst_took_at_the_second_look() -> None:
+    arena = Arena(False, 1 << 16)
+    told: list[int] = []
+    arena.retired.append(told.append)
+    arena.give(arena.take(1 << 12))
+    burst = [arena.take(1 << 20) for _ in range(3)]
+    arena.tidy()
+    for block in burst:
+        arena.give(block)
+    arena.tidy()
+    assert arena.reserved_bytes > 3 << 20, "as much may be needed again"
+    arena.tidy()
+    assert arena.reserved_bytes == 1 << 16 and len(told) == 3
+    arena.give(arena.take(1 << 12))
+    arena.close()
+
+
+def test_idle_segments_make_place_for_a_larger_block_within_the_limit() -> None:
+    arena = Arena(False, 1 << 16, limit_bytes=1 << 20)
+    told: list[int] = []
+    arena.retired.append(told.append)
+    small = arena.take(1 << 12)
+    arena.give(arena.take(600_000))
+    assert arena.reserved_bytes + 900_000 > 1 << 20
+    large = arena.take(900_000)
+    assert told == [2] and arena.reserved_bytes <= 1 << 20
+    with pytest.raises(NoMemory, match="over the limit"):
+        arena.take(600_000)
+    arena.give(large)
+    arena.give(small)
+    arena.give(arena.take(600_000))
+    arena.close()
+
+
+def test_where_nothing_else_is_left_a_larger_free_block_will_do() -> None:
+    arena = Arena(False, 1 << 20, limit_bytes=1 << 20)
+    small, large = arena.take(1 << 12), arena.take(900_000)
+    arena.give(large)
+    again = arena.take(600_000)
+    assert again is large and arena.used_bytes == small.size + large.size
+    arena.give(again)
+    arena.give(small)
+    assert arena.used_bytes == 0
+    arena.close()
+
+
+def test_a_system_that_refuses_is_asked_once_more_without_what_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve, asked = host.reserve, []
+
+    def poor(size: int, children_write: bool) -> host.Shared:
+        asked.append(size)
+        if len(asked) == 2:
+            raise OSError(errno.ENOSPC, "no space")
+        return reserve(size, children_write)
+
+    monkeypatch.setattr(host, "reserve", poor)
+    arena = Arena(False, 1 << 16)
+    arena.give(arena.take(1 << 16))
+    arena.give(arena.take(1 << 18))
+    assert asked == [1 << 16, 1 << 18, 1 << 18] and arena.reserved_bytes == 1 << 18
+    arena.close()
+
+
 def test_the_limit_holds_and_says_so() -> None:
     arena = Arena(False, 1 << 16, limit_bytes=1 << 17)
     arena.take(1 << 16)
@@ -101,7 +165,7 @@ def test_what_the_system_refuses_is_an_error_that_says_how_much(monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(host, "reserve", refuse)
-    with pytest.raises(NoMemory, match=r"65,536 bytes .*No space left"):
+    with pytest.raises(NoMemory, match=r"4,096 bytes .*No space left"):
         Arena(False, 1 << 16).take(1)
 
 

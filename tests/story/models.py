@@ -10,6 +10,7 @@ import time
 import numpy as np
 
 import maitred
+from maitred.testing.replica_models import Puppet
 
 HOUSE = str(pathlib.Path(maitred.__file__).parent)
 
@@ -144,3 +145,31 @@ class Missing(maitred.Model):
     def predict(self, batch):
         kinds = " ".join(f"{name}:{type(array).__name__}:{array.dtype}" for name, array in sorted(batch.items()))
         return {**batch, "kinds": [kinds] * len(batch["i"])}
+
+
+class Actor(maitred.Model):
+    """Answers each row with its number, its process and as many of its number as `size` says, after doing something.
+
+    What the first row says that is done: `pause:SECONDS`, or a word of `Puppet` (`scribble`). Each call is written down
+    in the folder ACTED: a line of its numbers, in a file of its process.
+    """
+
+    signature = maitred.Signature(
+        {"x": "int64[n]", "do": "str[n] optional", "size": "int64[n] optional", "load": "float32[n, w] optional"},
+        {"y": "int64[n]", "pid": "int64[n]", "many": "int64[n, k]", "sum": "float64[n]"},
+    )
+
+    def predict(self, batch, context):
+        x = batch["x"]
+        if not context.shadow:
+            with open(os.path.join(os.environ["ACTED"], str(os.getpid())), "a") as file:
+                file.write(f"{x.tolist()}\n")
+            word, _, rest = batch["do"][0].partition(":") if "do" in batch else ("", "", "")
+            if word == "pause":
+                time.sleep(float(rest))
+            elif word:
+                getattr(Puppet(), f"do_{word}")(rest, context, batch)
+        many = int(batch["size"].max()) if "size" in batch else 1
+        load = batch["load"].sum(axis=1, dtype=np.float64) if "load" in batch else np.zeros(len(x))
+        pids = np.full(len(x), os.getpid())
+        return {"y": x, "pid": pids, "many": np.repeat(x[:, None], many, axis=1), "sum": load}

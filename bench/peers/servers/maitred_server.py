@@ -1,4 +1,4 @@
-"""maitred as it comes: default settings, one replica in a process of its own."""
+"""maitred as it comes: default settings, one replica in a process of its own (as `auto` has it for these models)."""
 import os
 import sys
 import tempfile
@@ -11,4 +11,4 @@ os.environ["MAITRED_HOME"] = tempfile.mkdtemp(prefix="bench-maitred-")
 os.environ["MAITRED_ADMIN_LISTEN"] = f"127.0.0.1:{a.aux_port}"
 os.execv(sys.executable, [
     sys.executable, "-m", "maitred.cli.main", "serve", f"{a.model}={HERE}/maitred_model.py:{CLASS}",
-    "--listen", f"127.0.0.1:{a.port}"])
+    "--kind", "process", "--listen", f"127.0.0.1:{a.port}"])

@@ -32,7 +32,7 @@ def serve(
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="[default: 127.0.0.1:8080]")] = None,
     admin_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="[default: 127.0.0.1:8081]")] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each model. [default: 1]")] = None,
-    kind: Annotated[str | None, typer.Option(help="process, thread or inline. [default: process]")] = None,
+    kind: Annotated[str | None, typer.Option(help="auto, process, thread or inline. [default: auto]")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(help="Rows in a batch at most. [default: 64]")] = None,
     deadline_seconds: Annotated[
         float | None, typer.Option(help="For requests that state no deadline. [default: 30]")

@@ -19,7 +19,7 @@ State = Literal["loading", "ready", "failed", "draining"]
 class Served:
     """A model under the name that callers use: its endpoint, and what is known about it."""
 
-    __slots__ = ("name", "version", "endpoint", "state", "reason", "description", "noticed")
+    __slots__ = ("name", "version", "endpoint", "state", "reason", "description", "place", "noticed")
 
     endpoint: Endpoint
 
@@ -32,6 +32,8 @@ class Served:
         """Why it is not ready, for people; empty when it is."""
         self.description = description
         """None until it is known: code has to run before a Python model can say what it takes."""
+        self.place = ""
+        """Where it runs, and why there, for its operator; empty until that is settled."""
         self.noticed: Callable[[], None] = lambda: None
         """Called after each change of state."""
 

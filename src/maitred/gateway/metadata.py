@@ -103,11 +103,14 @@ def index(router: Router, body: Body) -> list[dict[str, str]]:
         only_ready = _read_filter(body).get("ready", False)
         if type(only_ready) is not bool:
             raise Malformed("ready must be true or false")
-    rows = [
-        {"name": s.name, "version": s.version, "state": _STATES.get(s.state, "UNAVAILABLE"), "reason": reason(s)}
-        for s in router.all()
-    ]
+    rows = [_indexed(served) for served in router.all()]
     return [row for row in rows if row["state"] == "READY" or not only_ready]
+
+
+def _indexed(served: Served) -> dict[str, str]:
+    state = _STATES.get(served.state, "UNAVAILABLE")
+    row = {"name": served.name, "version": served.version, "state": state, "reason": reason(served)}
+    return {**row, "place": discreet(served.place)[:500]} if served.place else row
 
 
 _STATES: Final = {"loading": "LOADING", "ready": "READY", "failed": "UNAVAILABLE", "draining": "UNLOADING"}

@@ -11,6 +11,15 @@ from maitred.model.predictor import Traits
 from maitred.model.signature import Signature
 
 
+class Timing(msgspec.Struct, frozen=True):
+    """How long a model that is warm takes for one batch of so many rows."""
+
+    rows: int
+    median_seconds: float
+    slowest_seconds: float
+    """The longest of a few calls in a row, where the machine disturbed them least."""
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """A model as the rest of the house sees it."""
 
@@ -31,6 +40,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator should know, such as libraries of another minor version."""
     trust: str = ""
     """Who allowed the model's own code to run, and why; empty where none runs."""
+    native: bool = False
+    """Whether a native library does its work and nothing that it came with can run. Known once it is loaded."""
+    timings: tuple[Timing, ...] = ()
+    """Of the least and the most rows that it was warmed up with; empty where nobody asked, or it cannot be tried."""
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:

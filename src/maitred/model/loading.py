@@ -21,7 +21,7 @@ from maitred.model import versions
 from maitred.model.artifact import verify
 from maitred.model.description import Description
 from maitred.model.example import Arrays, Example
-from maitred.model.flavors import Flavor, Opening, check_options
+from maitred.model.flavors import Flavor, Opening, check_options, is_native
 from maitred.model.flavors.libraries import words_of
 from maitred.model.forms import parted, whole
 from maitred.model.manifest import EXAMPLE, Limits
@@ -87,9 +87,9 @@ def load(source: Source, device: str = "cpu", isolated: bool = True) -> Loaded:
     example = _example(found)
     predictor = _opened(found, trust)
     limits = found.artifact.manifest.limits if found.artifact is not None else Limits()
-    return Loaded(
-        predictor, _description(found, predictor.signature, predictor.traits, limits, example, warned, trust), example
-    )
+    known = _description(found, predictor.signature, predictor.traits, limits, example, warned, trust)
+    native = not dangers and is_native(found.flavor, found.opening)
+    return Loaded(predictor, msgspec.structs.replace(known, native=native), example)
 
 
 def replay(loaded: Loaded) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from maitred.endpoint import Owner, Ticket
+from maitred.errors import ModelFault
 from maitred.messages import Chunk, Outputs, Request, Result, Tensor
 
 
@@ -77,12 +78,29 @@ class Cut:
         ticket.kept = ticket.result.owned()
         self._left -= 1
         if self._left == 0:
-            self.ticket.end(_joined([part.kept for part in self.parts if part.kept is not None]))
+            kept = [part.kept for part in self.parts if part.kept is not None]
+            unlike = _unlike(kept)
+            if unlike:
+                self.ticket.fail(ModelFault(unlike))
+            else:
+                self.ticket.end(_joined(kept))
             self._whole_ended(self.ticket)
 
     def _drop_parts(self) -> None:
         for part in self.parts:
             part.cancel()
+
+
+def _unlike(results: list[Result]) -> str:
+    """Why the parts' answers do not go below each other; empty if they do."""
+    for name in results[0].batch.tensors:
+        shapes = sorted({result.batch.tensors[name].shape[1:] for result in results})
+        if len(shapes) > 1:
+            return (
+                f"the request has more rows than a batch may hold, and output '{name}' of its {len(results)} parts has "
+                f"rows of different shapes, {list(shapes[0])} and {list(shapes[-1])}: send fewer rows at once"
+            )
+    return ""
 
 
 def _joined(results: list[Result]) -> Result:

@@ -179,6 +179,10 @@ class Pool:
         self._dispatcher.expect(self._supervisor.wanted, self._clock())
         self._supervisor.start()
 
+    def move(self, make: Callable[[int], Replica], done: Callable[[str], None]) -> None:
+        """Put copies of another kind in the place of those that there are: see `Supervisor.move`."""
+        self._supervisor.move(make, done)
+
     async def drain(self, seconds: float) -> None:
         """Take nothing new, answer what is here within `seconds`, then stop the replicas."""
         self._draining = True
@@ -331,7 +335,10 @@ class Pool:
                     ticket.result = result.owned()
                 else:
                     ticket.result = result
-                    watcher.ended(ticket)
+                    try:
+                        watcher.ended(ticket)
+                    except Exception as error:  # a defect of the watcher's; the others of the batch wait too
+                        self._loop.call_exception_handler({"message": "a ticket's watcher raised", "exception": error})
                     ticket.result = None
             start = stop
         if early or outputs.unwritten or set(map(type, tickets)) != _TICKETS:

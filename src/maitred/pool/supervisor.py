@@ -46,11 +46,13 @@ class Charge(Protocol):
 class _Seat:
     """A replica's place in the pool, which outlives the copies that sit in it."""
 
-    __slots__ = ("number", "replica", "ready", "deaths", "failed_loads", "pause", "retry", "frozen_since")
+    __slots__ = ("number", "replica", "next", "ready", "deaths", "failed_loads", "pause", "retry", "frozen_since")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.replica: Replica | None = None
+        self.next: Replica | None = None
+        """Takes the place once it is ready: see `Supervisor.move`."""
         self.ready = False
         self.deaths: deque[float] = deque()
         """When copies died without having answered a batch in between."""
@@ -81,6 +83,10 @@ class Supervisor:
         self._seats = [_Seat(number) for number in range(settings.replicas)]
         self._by_id: dict[int, _Seat] = {}
         self._next_id = 0
+        self._retired: dict[int, Replica] = {}
+        """Copies that have left their seats to others, and end what they run."""
+        self._move: tuple[Callable[[int], Replica], Callable[[str], None]] | None = None
+        """How copies are made elsewhere, and who hears how that went."""
         self._closing = False
         self._failed = ""
         self._failed_loads = 0
@@ -101,7 +107,28 @@ class Supervisor:
         self._watch = self._loop.call_later(1.0, self._look)
 
     def replicas(self) -> Iterable[Replica]:
-        return [seat.replica for seat in self._seats if seat.replica is not None]
+        """Every copy that lives, those included that come and go while the pool moves."""
+        here = [copy for seat in self._seats for copy in (seat.replica, seat.next) if copy is not None]
+        return [*here, *self._retired.values()]
+
+    def move(self, make: Callable[[int], Replica], done: Callable[[str], None]) -> None:
+        """Replace every copy by one that `make` makes; each stays until the new one in its seat is ready.
+
+        `done` hears once: nothing when all have moved; or why the first new copy could not be started, after which
+        those that had not moved stay as they are. One move at a time.
+        """
+        if self._move is not None:
+            raise RuntimeError("the copies are being moved already")
+        if self._closing or self._failed:
+            return
+        self._move = (make, done)
+        for seat in self._seats:
+            replica = make(self._next_id)
+            self._next_id += 1
+            seat.next = replica
+            self._by_id[replica.id] = seat
+            self._charge.told(replica, "loading", "")
+            replica.launch()
 
     def ready_count(self) -> int:
         return sum(seat.ready for seat in self._seats)
@@ -123,6 +150,8 @@ class Supervisor:
         for seat in self._seats:
             if seat.retry is not None:
                 seat.retry.cancel()
+            if seat.next is not None:
+                seat.next.stop()
             if seat.replica is not None:
                 self._charge.leaving(seat.replica)
                 seat.replica.stop()
@@ -147,6 +176,9 @@ class Supervisor:
         if self._failed:
             return  # it was killed, and this is the last that was heard of it
         seat = self._by_id[replica.id]
+        if seat.next is replica:
+            self._moved(seat, replica)
+            return
         seat.ready, seat.frozen_since = True, None
         seat.failed_loads = self._failed_loads = 0
         self._charge.told(replica, "ready", "")
@@ -155,7 +187,16 @@ class Supervisor:
         self._fill()
 
     def lost(self, replica: Replica, reason: str, started: frozenset[int]) -> None:
+        if self._retired.pop(replica.id, None) is not None:
+            self._charge.left(replica, started, reason)
+            self._charge.told(replica, "stopped", reason)
+            self._settled()
+            return
         seat = self._by_id.pop(replica.id, None)
+        if seat is not None and seat.next is replica:
+            seat.next = None
+            self._not_moved(replica, reason)
+            return
         if seat is None or seat.replica is not replica:
             return
         was_ready = seat.ready
@@ -180,6 +221,43 @@ class Supervisor:
         self._retry_later(seat)
         self._fill()
 
+    # ------------------------------------------------------------------ moving
+
+    def _moved(self, seat: _Seat, replica: Replica) -> None:
+        """The copy that was to come is ready: it takes the seat, then the other leaves, so that there is always one."""
+        assert self._move is not None
+        before, was_ready = seat.replica, seat.ready
+        seat.replica, seat.next, seat.ready, seat.frozen_since = replica, None, True, None
+        seat.failed_loads = self._failed_loads = 0
+        if seat.retry is not None:
+            seat.retry.cancel()
+            seat.retry = None
+        self._charge.told(replica, "ready", "")
+        self._charge.joined(replica)
+        if before is not None:
+            self._by_id.pop(before.id, None)
+            self._retired[before.id] = before
+            self._charge.leaving(before)
+            before.stop()
+        if not was_ready:
+            self._charge.changed("ready", "", None)
+        if any(other.next is not None for other in self._seats):
+            return
+        self._make, done = self._move
+        self._move = None
+        done("")
+
+    def _not_moved(self, replica: Replica, reason: str) -> None:
+        """A copy that was to come could not be started; those that were to come with it are given up too."""
+        move, self._move = self._move, None
+        self._charge.told(replica, "stopped" if self._closing or self._failed else "lost", reason)
+        for seat in self._seats:
+            if seat.next is not None:
+                seat.next.kill("was given up: another copy could not be moved")
+        if move is not None and not (self._closing or self._failed):
+            move[1](reason)
+        self._settled()
+
     # ------------------------------------------------------------------ inside
 
     def _is_hopeless(self, replica: Replica, seat: _Seat, was_ready: bool) -> bool:
@@ -203,6 +281,8 @@ class Supervisor:
                 other.retry.cancel()
             if other.replica is not None:
                 other.replica.kill("was killed: the model has failed")
+            if other.next is not None:
+                other.next.kill("was killed: the model has failed")
         self._charge.changed("failed", reason, None)
 
     def _forgive(self, seat: _Seat) -> None:
@@ -275,5 +355,5 @@ class Supervisor:
             seat.frozen_since = now
 
     def _settled(self) -> None:
-        if self._closing and all(seat.replica is None for seat in self._seats):
+        if self._closing and not self._retired and all(s.replica is None and s.next is None for s in self._seats):
             self.emptied.set()

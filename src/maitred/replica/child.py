@@ -118,6 +118,8 @@ def _warm(station: Station, hello: Hello, execution: Execution, wait: Wait | Non
     started = time.perf_counter_ns()
     try:
         execution.warm(hello.max_batch_rows, wait)
+        if hello.measure:
+            execution.measure(hello.max_batch_rows)
     except BaseException as error:  # as above
         _refuse(station, error)
         return False

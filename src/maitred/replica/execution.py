@@ -34,6 +34,7 @@ from maitred.model.refusals import (
     WrongVersions,
 )
 from maitred.model.source import Source
+from maitred.model.timing import timed
 
 log = logging.getLogger("maitred.model")
 
@@ -143,6 +144,12 @@ class Execution:
         if wait is not None and self.asynchronous:
             loaded = loaded._replace(predictor=_Awaited(loaded.predictor, wait))
         self.description = warm(loaded, max_batch_rows).description
+
+    def measure(self, max_batch_rows: int) -> None:
+        """Time a model that is warm, and add that to its description; nothing for one whose place is settled anyway."""
+        if self.description.native and not self.traits.side_effects:
+            timings = timed(self._loaded, max_batch_rows)
+            self.description = msgspec.structs.replace(self.description, timings=timings)
 
     def run(self, inputs: Arrays, context: Context) -> Arrays:
         """Call the model; an asynchronous one only through `run_async`."""

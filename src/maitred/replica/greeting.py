@@ -16,6 +16,8 @@ class Hello(msgspec.Struct, frozen=True):
     max_batch_rows: int
     path: list[str]
     """Where the parent looks for modules: the model's may be among them."""
+    measure: bool = False
+    """Whether to time the model once it is warm, if it is one that might run elsewhere."""
     log: Style = Style()
     """How the parent writes its log."""
 

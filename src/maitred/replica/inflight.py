@@ -33,6 +33,8 @@ _JOIN_BYTES: Final = 1 << 18
 """Up to this size the members' bytes are joined and copied at once; larger ones are copied one by one."""
 _MAX_LAYOUTS: Final = 1024
 _MAX_OUTPUT_BYTES: Final = 1 << 40
+_LARGE_ROW_BYTES: Final = 1 << 14
+"""Rows of answers above this size say nothing about other groups: a full batch of them would be a mebibyte."""
 MAX_ROOM: Final = 512
 PAGE_BYTES: Final = 8 * MAX_ROOM
 _STARTED: Final = struct.Struct("<Q")
@@ -45,6 +47,12 @@ class Scribbled(Exception):
     """The child said what cannot be true; it is no longer to be believed. The message ends `the child ...`."""
 
 
+class Guess(msgspec.Struct, eq=False, gc=False):
+    """How many bytes a row's answer will probably have: learned for each group, for sizes of inputs may decide it."""
+
+    row_bytes: float
+
+
 class Work(msgspec.Struct, eq=False, gc=False):
     """One batch at the child."""
 
@@ -54,14 +62,16 @@ class Work(msgspec.Struct, eq=False, gc=False):
     wanted: tuple[str, ...] | None
     input: Block
     output: Block
+    guess: Guess
     grown: bool = False
 
 
 class Form(NamedTuple):
-    """A batch's layout under the number by which the child knows it."""
+    """A batch's layout under the number by which the child knows it, and what its answers were like."""
 
     number: int
     layout: Layout
+    guess: Guess
 
 
 class InFlight:
@@ -89,8 +99,11 @@ class InFlight:
         self._slots: list[int] = []
         self._forms: dict[Hashable, Form] = {}
         self._form_numbers = itertools.count(1)
+        self._guesses: dict[Hashable, Guess] = {}
         self._answers: dict[Hashable, Layout] = {}
         self._row_bytes = 0.0
+        self._usual = Guess(0.0)
+        """Over all groups."""
         self._fixed_bytes = 0
 
     def open(self, signature: Signature, room: int, with_rows: bool) -> None:
@@ -102,6 +115,7 @@ class InFlight:
         known = [signature.row_bytes(name) for name in signature.answers]
         self._learns = None in known
         self._row_bytes = float(sum(size or 0 for size in known))
+        self._usual = Guess(self._row_bytes)
         self._fixed_bytes = sum(512 + 4 * len(name) for name in signature.answers)
 
     def running(self) -> bool:
@@ -134,12 +148,12 @@ class InFlight:
                 self._inputs.give(input)
                 raise
         try:
-            output = self._output(rows)
+            output = self._output(rows, form.guess)
         except NoMemory:
             self._inputs.give(input)
             raise
         slot = self._slots.pop()
-        self._running[batch] = Work(batch, slot, rows, wanted, input, output)
+        self._running[batch] = Work(batch, slot, rows, wanted, input, output, form.guess)
         self._flags[slot] = 0
         from_, to = input.segment.id, output.segment.id
         if from_ not in self._shared_inputs or to not in self._shared_outputs:
@@ -149,10 +163,10 @@ class InFlight:
             output.offset, output.size, form.number,
         )  # fmt: skip
 
-    def _output(self, rows: int) -> Block:
+    def _output(self, rows: int, guess: Guess) -> Block:
         """A block for the answer, as large as that will probably be."""
         try:
-            return self._outputs.take(int(self._row_bytes * rows) + self._fixed_bytes)
+            return self._outputs.take(int(guess.row_bytes * rows) + self._fixed_bytes)
         except NoMemory:
             return self._outputs.take(self._fixed_bytes)  # the guess may be wrong; if not, the child asks for more
 
@@ -178,12 +192,18 @@ class InFlight:
             (name, tensor.dtype, tensor.shape if name in alone else (rows, *tensor.shape[1:]))
             for name, tensor in first.inputs.items()
         )
-        form = Form(next(self._form_numbers), layout)
-        if first.group is not None:
-            if len(self._forms) >= _MAX_LAYOUTS:
-                self._forms.clear()
-            self._forms[first.group, rows] = form
+        if first.group is None:
+            return Form(next(self._form_numbers), layout, self._first_guess())
+        if len(self._forms) >= _MAX_LAYOUTS:
+            self._forms.clear()
+            self._guesses.clear()
+        guess = self._guesses.get(first.group) or self._guesses.setdefault(first.group, self._first_guess())
+        form = self._forms[first.group, rows] = Form(next(self._form_numbers), layout, guess)
         return form
+
+    def _first_guess(self) -> Guess:
+        """For a group that is new: what others' answers were like, unless those were large."""
+        return Guess(min(self._usual.row_bytes, max(self._row_bytes, _LARGE_ROW_BYTES)))
 
     def _context(self, requests: list[Request], wanted: tuple[str, ...] | None) -> bytes:
         members = [(r.rows, r.id, r.lane, r.parameters) for r in requests] if self._with_rows else None
@@ -265,7 +285,8 @@ class InFlight:
                 array = frombuffer(view, numpy, count, at + start)
                 tensors[name] = Tensor(dtype, shape, array if len(shape) == 1 else array.reshape(shape))  # type: ignore[arg-type]
         if self._learns:
-            self._learn(written, rows)
+            _learn(work.guess, written, rows)
+            _learn(self._usual, written, rows)
         del self._running[batch]
         self._slots.append(slot)
         self._inputs.give(work.input)
@@ -349,11 +370,6 @@ class InFlight:
             raise Scribbled("spoke of a batch that it was not running")
         return work
 
-    def _learn(self, written: int, rows: int) -> None:
-        """Guess the next answers' size from this one's: up at once, down slowly."""
-        seen = 1.25 * written / max(1, rows)
-        self._row_bytes = seen if seen > self._row_bytes else self._row_bytes + 0.05 * (seen - self._row_bytes)
-
     def _leave(self, work: Work) -> None:
         del self._running[work.batch]
         self._slots.append(work.slot)
@@ -387,6 +403,12 @@ class InFlight:
             if signature.row_wise and spec.shape and spec.shape[0] == signature.row_symbol and shape[0] != rows:
                 raise Invalid(f"'{name}' has {shape[0]} rows, not {rows}")
         return form
+
+
+def _learn(guess: Guess, written: int, rows: int) -> None:
+    """Guess the next answers' size from this one's: up at once, down slowly."""
+    seen, known = 1.25 * written / max(1, rows), guess.row_bytes
+    guess.row_bytes = seen if seen > known else known + 0.05 * (seen - known)
 
 
 def _items(tensor: Tensor) -> list[Any]:

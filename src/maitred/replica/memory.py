@@ -92,7 +92,7 @@ class Arena:
         block = free.pop() if free else self._cut(size)
         block.taken = True
         block.segment.live += 1
-        self.used_bytes += size
+        self.used_bytes += block.size
         if self.used_bytes > self._peak:
             self._peak = self.used_bytes
         return block
@@ -109,6 +109,13 @@ class Arena:
         if not self._until_look:
             self._retire_unused()
 
+    def tidy(self) -> None:
+        """Give back segments that were not needed since the last look, however few blocks have come back since then.
+
+        For whoever calls this from time to time: what a burst has taken is not to stay with an arena that idles.
+        """
+        self._retire_unused()
+
     def close(self) -> None:
         """Give all segments back; blocks that are still out may no longer be used."""
         for segment in self.segments.values():
@@ -118,7 +125,15 @@ class Arena:
         self.reserved_bytes = self.used_bytes = 0
 
     def _cut(self, size: int) -> Block:
-        segment = self._with_space(size) or self._reclaimed(size) or self._grown(size)
+        segment = self._with_space(size) or self._reclaimed(size)
+        if segment is None:
+            try:
+                segment = self._grown(size)
+            except NoMemory:
+                block = self._larger(size)
+                if block is None:
+                    raise
+                return block
         block = Block(segment, segment.top, size)
         segment.top += size
         self._free.setdefault(size, [])
@@ -136,20 +151,36 @@ class Arena:
                 return segment
         return None
 
+    def _larger(self, size: int) -> Block | None:
+        """A free block that is larger than need be: better than none."""
+        sizes = [other for other, blocks in self._free.items() if other > size and blocks]
+        return self._free[min(sizes)].pop() if sizes else None
+
     def _grown(self, size: int) -> Segment:
+        """One more segment, if need be in the place of idle ones, whose blocks had other sizes. Raises NoMemory."""
         wanted = max(size, self._segment_bytes, min(self.reserved_bytes, _LARGEST_STEP))
         if self.reserved_bytes + wanted > self._limit_bytes:
             wanted = size
         if self.reserved_bytes + wanted > self._limit_bytes:
+            self._retire_idle()
+        if self.reserved_bytes + wanted > self._limit_bytes:
             raise NoMemory(f"{size:,} bytes more are over the limit of {self._limit_bytes:,} for batches in flight")
         try:
             segment = Segment(self._next_id, wanted, self.children_write)
-        except OSError as error:
-            raise NoMemory(f"the system has no {wanted:,} bytes for batches in flight ({error.strerror})") from error
+        except OSError:
+            self._retire_idle()
+            segment = self._last_try(size)
         self._next_id += 1
         self.segments[segment.id] = segment
-        self.reserved_bytes += wanted
+        self.reserved_bytes += segment.size
         return segment
+
+    def _last_try(self, size: int) -> Segment:
+        """What is needed and no more, from a system that has just refused. Raises NoMemory."""
+        try:
+            return Segment(self._next_id, size, self.children_write)
+        except OSError as error:
+            raise NoMemory(f"the system has no {size:,} bytes for batches in flight ({error.strerror})") from error
 
     def _forget(self, segment: Segment) -> None:
         for size, blocks in self._free.items():
@@ -162,10 +193,17 @@ class Arena:
         idle = sorted((s for s in self.segments.values() if not s.live), key=lambda s: -s.size)
         for segment in idle:
             if self.reserved_bytes - segment.size >= keep or segment.size > keep:
-                self._forget(segment)
-                del self.segments[segment.id]
-                self.reserved_bytes -= segment.size
-                segment.close()
-                for told in self.retired:
-                    told(segment.id)
+                self._retire(segment)
         self._peak = self.used_bytes
+
+    def _retire_idle(self) -> None:
+        for segment in [segment for segment in self.segments.values() if not segment.live]:
+            self._retire(segment)
+
+    def _retire(self, segment: Segment) -> None:
+        self._forget(segment)
+        del self.segments[segment.id]
+        self.reserved_bytes -= segment.size
+        segment.close()
+        for told in self.retired:
+            told(segment.id)

@@ -44,6 +44,8 @@ _WAITING: Final = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 (a batch then takes a thousand times as long)."""
 _EOF_SECONDS: Final = 1.0
 """A child that has closed its pipe and not ended after this time is killed."""
+_TIDY_SECONDS: Final = 10.0
+"""Between two looks at which segments are no longer needed: a copy that idles must not keep a burst's memory."""
 _READ_BYTES: Final = 64 * channel.MESSAGE.size
 
 
@@ -75,6 +77,7 @@ class ProcessReplica(Life):
         self._owned = contextlib.ExitStack()
         """Gives back pipes, pages and blocks."""
         self._timers: list[asyncio.TimerHandle] = []
+        self._next_tidy: asyncio.TimerHandle | None = None
         self._frames: channel.FrameReader | None = channel.FrameReader(frozenset({channel.READY, channel.REFUSED}))
 
     # ------------------------------------------------------------------ what it can be asked
@@ -145,7 +148,8 @@ class ProcessReplica(Life):
         self._loop.add_reader(self._answers, self._read)
         self._reading = True
         self._load_timer = self._after(self._settings.load_seconds, self._too_slow)
-        hello = Hello(self._source, self._settings.device, self._settings.max_batch_rows, sys.path, style_in_use())
+        given = self._settings
+        hello = Hello(self._source, given.device, given.max_batch_rows, sys.path, given.measure, style_in_use())
         self._send(channel.frame(channel.HELLO, hello.encode()))
 
     def _channels(self, childs: contextlib.ExitStack) -> tuple[int, int, int, int]:
@@ -259,6 +263,7 @@ class ProcessReplica(Life):
         room = max(1, min(description.traits.slots, MAX_ROOM))
         self._in_flight.open(description.signature, room, bool(frame.fields[1]))
         self.room = room
+        self._next_tidy = self._loop.call_later(_TIDY_SECONDS, self._tidy)
         self._listener.ready(self, description)
 
     def _heard(self, fields: tuple[Any, ...]) -> None:
@@ -297,6 +302,11 @@ class ProcessReplica(Life):
             self.kill("was killed: it does not read what it is sent")
         except BrokenPipeError:
             pass  # it has gone, which the watch will tell
+
+    def _tidy(self) -> None:
+        self._outputs.tidy()
+        self._inputs.tidy()
+        self._next_tidy = self._loop.call_later(_TIDY_SECONDS, self._tidy)
 
     def _input_retired(self, segment: int) -> None:
         self._retired(False, segment)
@@ -351,6 +361,8 @@ class ProcessReplica(Life):
         self._stop_reading()
         for timer in self._timers:
             timer.cancel()
+        if self._next_tidy is not None:
+            self._next_tidy.cancel()
         self._owned.close()
         self._outputs.close()
         if self._own_arena:

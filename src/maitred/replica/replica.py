@@ -86,6 +86,8 @@ class ReplicaSettings:
     """The largest batch that it will be given: warm-up goes up to it."""
     threads: int | None = None
     """Threads of the numeric libraries (OpenMP, BLAS); None: 1, unless the environment says otherwise."""
+    measure: bool = False
+    """Whether a process times its model once it is warm, where a native library does the work: see `timings`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to the child's environment, e.g. CUDA_VISIBLE_DEVICES."""
     load_seconds: float = 600.0

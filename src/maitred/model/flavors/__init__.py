@@ -93,8 +93,8 @@ class Flavor(Protocol):
     """How the models of one framework are recognised, saved and loaded. Stateless; safe to share between threads.
 
     Only `save` and `open` may import the framework; where it is missing they raise `MissingExtra`. It may also have
-    `options`, the names of those that it takes, or a check for each (see `check_options`), and a method `prepare` (see
-    `prepared`).
+    `options`, the names of those that it takes, or a check for each (see `check_options`), a method `prepare` (see
+    `prepared`), and `native` (see `is_native`).
     `maitred.testing.flavors` has the tests that a flavor must pass.
     """
 
@@ -210,6 +210,15 @@ def check_options(flavor: Flavor, options: Mapping[str, Any]) -> None:
             stated[name](options, name)
         if name == "threads":
             threads_of(options)
+
+
+def is_native(flavor: Flavor, opening: Opening) -> bool:
+    """Whether a native library does all the work of a model, as a flavor with a method `native(opening)` can say.
+
+    Such a run lets go of the interpreter's lock, or takes microseconds; the flavor's own share is a few lines.
+    """
+    native = getattr(flavor, "native", None)
+    return native is not None and bool(native(opening))
 
 
 def for_file(path: str) -> Flavor:

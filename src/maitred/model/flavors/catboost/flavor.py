@@ -52,6 +52,10 @@ class Catboost:
         """None: the format holds numbers and names."""
         return ()
 
+    def native(self, opening: Opening) -> bool:
+        """Always: the file holds no code, and the library runs it."""
+        return True
+
     def derive(self, opening: Opening) -> Found | None:
         """None: only the opened model tells."""
         return None

@@ -61,6 +61,10 @@ class Lightgbm:
         read_header(opening.path)
         return ()
 
+    def native(self, opening: Opening) -> bool:
+        """Always: the file holds no code, and the library runs it."""
+        return True
+
     def derive(self, opening: Opening) -> Found | None:
         """From the head of the file, which names features, categories and objective."""
         return Found(derive(read_header(opening.path), opening.options, opening.sample), Traits())

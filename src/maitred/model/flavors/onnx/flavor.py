@@ -50,6 +50,10 @@ class Onnx:
         safe_external(read_graph(opening.path), opening.path.parent)
         return ()
 
+    def native(self, opening: Opening) -> bool:
+        """Always: the file holds no code, and the library runs it."""
+        return True
+
     def derive(self, opening: Opening) -> Found | None:
         """From the graph's inputs and outputs; None where it leaves out a rank."""
         return found_in(read_graph(opening.path), opening.options)

@@ -77,6 +77,10 @@ class Torch:
             return ()  # this permits nothing: without trust, `unpickled` reads tensors or refuses, whatever is in there
         return (pickles.danger(opening.path, names),)
 
+    def native(self, opening: Opening) -> bool:
+        """Exported programs only: the others are somebody's Python."""
+        return kind_of(opening.path) == "program"
+
     def derive(self, opening: Opening) -> Found | None:
         """From an exported program's graph; None for everything else."""
         if kind_of(opening.path) != "program":

@@ -63,6 +63,10 @@ class Xgboost:
         """None: the formats hold numbers and names."""
         return ()
 
+    def native(self, opening: Opening) -> bool:
+        """Always: the file holds no code, and the library runs it."""
+        return True
+
     def derive(self, opening: Opening) -> Found | None:
         """From the file, which is read without the library."""
         return Found(derive(read(opening.path), opening.options, opening.sample), Traits())
