@@ -192,11 +192,26 @@ def _fits(pack: Callable[..., Any], value: Any) -> bool:
     return True
 
 
+class Within(tuple[int, ...]):
+    """Sizes as which data are nested, of which a part is at hand."""
+
+    first: int = 0
+    """The flat index of the part's first element."""
+
+    @staticmethod
+    def of(dims: tuple[int, ...], first: int) -> Within:
+        within = Within(dims)
+        within.first = first
+        return within
+
+
 def place(index: int, dims: tuple[int, ...]) -> str:
     """Where a flat index lies in data nested as `dims`."""
     if not dims:
         return ""
-    return " at data" + "".join(f"[{i}]" for i in np.unravel_index(index, dims))
+    if isinstance(dims, Within):
+        index += dims.first
+    return " at data" + "".join(f"[{i}]" for i in np.unravel_index(index, tuple(dims)))
 
 
 def flattened(name: str, values: Any, depth: int, pad: Any) -> tuple[tuple[int, ...], list[Any], Array | None]:
