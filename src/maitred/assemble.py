@@ -148,7 +148,9 @@ class House:
         )
         limits = _limits(settings.http)
         self._server = Server(
-            Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart), limits, refused=self.metrics.refused
+            Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart),
+            limits,
+            refused=self.metrics.refused,
         )
         await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from maitred.errors import Malformed
 from maitred.wire import json_pieces, json_tensors, nesting
 from maitred.wire.coerce import from_json, to_array
-from maitred.wire.nesting import MAX_EMPTY_LISTS, MAX_UNEVEN_LISTS, Evenness, are_even, check_empty_lists, flat, sizes, structure
+from maitred.wire.nesting import (
+    MAX_EMPTY_LISTS,
+    MAX_UNEVEN_LISTS,
+    Evenness,
+    are_even,
+    check_empty_lists,
+    flat,
+    sizes,
+    structure,
+)
 from maitred.wire.pieces import no_pause
 
 LONG = 1 << 16

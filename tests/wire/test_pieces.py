@@ -36,7 +36,12 @@ def resized(at_once: int, piece: int) -> pytest.MonkeyPatch:
     """Other thresholds in every file that knows them."""
     patch = pytest.MonkeyPatch()
     for room in ROOMS:
-        for name, value in (("AT_ONCE_BYTES", at_once), ("LEFT_OUT_BYTES", at_once), ("PIECE_BYTES", piece), ("PIECE_ELEMENTS", piece)):
+        for name, value in (
+            ("AT_ONCE_BYTES", at_once),
+            ("LEFT_OUT_BYTES", at_once),
+            ("PIECE_BYTES", piece),
+            ("PIECE_ELEMENTS", piece),
+        ):
             if hasattr(room, name) and not (room is json_pieces and name == "PIECE_BYTES"):
                 patch.setattr(room, name, value)
     return patch
@@ -83,7 +88,7 @@ EDGES = [
 """Numbers as text, at the ends of what dtypes hold."""
 
 FINE = {
-    "bool": ["true", "false"], "int64": EDGES[:5] + ["9223372036854775807", "-9223372036854775808"],
+    "bool": ["true", "false"], "int64": [*EDGES[:5], "9223372036854775807", "-9223372036854775808"],
     "uint64": ["0", "1", "18446744073709551615"], "str": ['"a"', '""', '"[,\\"]"', '"\\\\"', '"\u00e9{}"', '"\\u00e9"'],
     "bytes": ['"a"', '"],["'],
 }  # fmt: skip
@@ -225,11 +230,18 @@ DTYPES = {"FP64": "float64", "BOOL": "bool", "BYTES": "str"}
 @pytest.mark.parametrize("kind", DATA)
 def test_no_call_sees_more_than_a_piece(kind: str, seen: list[int]) -> None:
     datatype, shape, text = DATA[kind]
-    head = b'{"inputs":[{"name":"x","datatype":"%b","shape":%b,"data":' % (datatype.encode(), json.dumps(shape).encode())
+    head = b'{"inputs":[{"name":"x","datatype":"%b","shape":%b,"data":' % (
+        datatype.encode(),
+        json.dumps(shape).encode(),
+    )
     pauses: list[int] = []
     envelope = decode_long(memoryview(head + text + b"}]}"), lambda: pauses.append(1))
     tensor = from_json(
-        "x", DTYPES[datatype], tuple(shape), envelope.inputs[0].data, pause=lambda: pauses.append(1)  # type: ignore[arg-type]
+        "x",
+        DTYPES[datatype],
+        tuple(shape),
+        envelope.inputs[0].data,
+        pause=lambda: pauses.append(1),  # type: ignore[arg-type]
     )
     assert tensor.shape == tuple(shape)
     assert len(text) > 1_000_000
@@ -321,7 +333,7 @@ def _array(dtype: Any, shape: list[int], seed: int) -> Tensor:
     count = int(np.prod(shape))
     if dtype in ("str", "bytes"):
         texts: list[Any] = random.choice(np.array(["", 'a",', "],[", "\u00e9"], object), count).tolist()
-        return Tensor(dtype, tuple(shape), texts if dtype == "str" else [text.encode() for text in texts] )
+        return Tensor(dtype, tuple(shape), texts if dtype == "str" else [text.encode() for text in texts])
     item = {"bool": 1, "bfloat16": 2}.get(dtype) or np.dtype(dtype).itemsize
     data = bytes(random.integers(0, 2, count, np.uint8)) if dtype == "bool" else random.bytes(count * item)
     return Tensor(dtype, tuple(shape), data)

@@ -368,16 +368,13 @@ class Infer:
     ) -> Reading:
         """The envelope of any request, and what the check says of its payload. Raises Malformed.
 
-        `body` is any buffer. `within` is told of the seconds that the body gives for all of it, before tensors are read.
+        `body` is any buffer. `within` is told of the seconds that it gives for all of this, before tensors are read.
         """
-        if heads.json_length is not None:
-            head, rest = binary.split(body, heads.json_length)
-        else:
-            head, rest = body, None
+        head, rest = (body, None) if heads.json_length is None else binary.split(body, heads.json_length)
         if len(head) > ON_LOOP_BYTES:
             envelope = decode_long(head, pause)
         else:
-            envelope = decode(head if isinstance(head, (bytes, bytearray)) else bytes(head))
+            envelope = decode(bytes(head) if type(head) is memoryview else head)
         if within is not None and envelope.parameters is not None:
             timeout = envelope.parameters.get("timeout")
             if type(timeout) is int and 0 < timeout < 2**63:
@@ -440,7 +437,8 @@ class Infer:
             elif name in cuts:
                 tensors[name] = from_raw(name, kind[1], entry.shape, cuts[name], pause)
             elif entry.data:
-                tensors[name] = from_json(name, kind[1], entry.shape, entry.data, kind[2], kind[3], None, kind[4], pause)
+                _, dtype, nullable, nan, clock = kind
+                tensors[name] = from_json(name, dtype, entry.shape, entry.data, nullable, nan, None, clock, pause)
             else:
                 raise Malformed(f"input {shown(name)}: neither data nor binary_data_size is there")
         return tensors

@@ -43,7 +43,7 @@ class Bridge:
         self._needed = needed(signature)
 
     def columns(self, columns: Mapping[str, Value], pause: Pause = no_pause) -> dict[str, Tensor]:
-        """Inputs that are given whole, read with a `pause` between pieces. Raises Malformed naming the input: for its name before any is read."""
+        """Inputs that are given whole. Raises Malformed naming the input: for its name before any is read."""
         specs = list(map(self.spec, columns))
         if not self._needed <= columns.keys():
             check_names(self.signature, columns)
@@ -159,9 +159,7 @@ def _filler(spec: TensorSpec) -> bytes | None:
     return b"null" if spec.nullable and spec.optional else None
 
 
-def nested(
-    batch: Outputs, tensor: Tensor, nan: Any, valid: Array | None, clock: Clock | None
-) -> list[bytes | None]:
+def nested(batch: Outputs, tensor: Tensor, nan: Any, valid: Array | None, clock: Clock | None) -> list[bytes | None]:
     """Each row of the first axis of a batch's output as JSON, nested as its shape says; None for one that JSON cannot
     show. Raises Much where that is for a thread."""
     rows, *inner = tensor.shape
@@ -277,6 +275,7 @@ class Prediction:
             checked.inputs, checked.rows, checked.group, received + seconds, NORMAL, ANONYMOUS.tenant,
             heads.request_id, heads.trace, "", None, None, len(exchange.body), received, checked.ragged,
         )  # fmt: skip
-        if type(exchange.body) is Read:
-            exchange.body = b""
+        body: Any = exchange.body
+        if type(body) is Read:
+            exchange.body = b""  # nobody needs it any more
         Call(exchange, self.served.endpoint.submit(request), form, None, self.bridge, reading.how).follow()

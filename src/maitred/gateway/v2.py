@@ -204,6 +204,7 @@ def text_of(plan: OutputPlan, batch: Outputs) -> Text:
     tensor = batch.tensors[plan.name]
     middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
     valid = validity(plan.spec, batch.tensors) if plan.spec.nullable else None
-    text = Text(rows_written(batch, tensor, plan.spec.nan, valid), plan.head, middle, plan.prefix + plan.head + b"1" + middle)
+    rows = rows_written(batch, tensor, plan.spec.nan, valid)
+    text = Text(rows, plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text

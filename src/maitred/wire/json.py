@@ -208,7 +208,7 @@ class Document:
         except (msgspec.DecodeError, RecursionError) as error:
             refuse(error, whole)
 
-    def _refuse(self, error: Exception, text: bytes, found: Outline, since: int, behind: int) -> NoReturn:
+    def _refuse(self, error: Exception, text: Body, found: Outline, since: int, behind: int) -> NoReturn:
         def moved(byte: int) -> int:
             return byte + behind if byte >= since else found.place(byte)
 

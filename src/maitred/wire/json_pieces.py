@@ -33,7 +33,7 @@ def from_pieces(target: Target, shape: tuple[int, ...] | None, text: memoryview,
         check_number(target.name, shape, count - 1)
     head = bytes(text[:PIECE_BYTES])
     depth = depth_of(head if head.strip(b"[ \t\r\n") else bytes(text))
-    if not 0 < depth <= MAX_DIMENSIONS or shape is not None and not math.prod(shape):
+    if not 0 < depth <= MAX_DIMENSIONS or (shape is not None and not math.prod(shape)):
         return None
     dims: tuple[int, ...] | None = (count,)
     if depth > 1:
@@ -47,9 +47,7 @@ def from_pieces(target: Target, shape: tuple[int, ...] | None, text: memoryview,
     return store.tensor(dims if shape is None else shape)
 
 
-def _read(
-    target: Target, dims: tuple[int, ...], text: memoryview, quoted: bool, store: _Store, pause: Pause
-) -> bool:
+def _read(target: Target, dims: tuple[int, ...], text: memoryview, quoted: bool, store: _Store, pause: Pause) -> bool:
     """Whether all elements went into the store."""
     decode = decoder(target.dtype, 1, target.nulls, target.names, target.clock is not None).decode
     strip = _all_brackets if len(dims) > 1 else _outer_brackets
@@ -61,8 +59,7 @@ def _read(
         except msgspec.ValidationError as error:
             if len(dims) > 1:
                 check_uneven_lists(target.name, sum(math.prod(dims[:axis]) for axis in range(len(dims))))
-            message = _PLACE.sub(lambda found: "$" + place(int(found[1]), within).removeprefix(" at data"), str(error))
-            raise Malformed(f"input {target.name!r}: {explained(target, message)}") from None
+            raise Malformed(f"input {target.name!r}: {explained(target, _moved(str(error), within))}") from None
         except ValueError:  # text that is not UTF-8, or lists of nothing
             return False
         if store.size + len(values) > store.count:
@@ -76,6 +73,11 @@ def _read(
     if store.size == store.count and unfit is not None:
         raise unfit
     return store.size == store.count
+
+
+def _moved(message: str, within: Within) -> str:
+    """A decoder's complaint with the place in the whole."""
+    return _PLACE.sub(lambda found: "$" + place(int(found[1]), within).removeprefix(" at data"), message)
 
 
 _PLACE: Final = re.compile(r"\$\[(\d+)\]")
@@ -101,7 +103,8 @@ class _Store:
         self._dtype = dtype
         self._item = ITEM_BYTES.get(dtype, 0)
         self._listed: list[Any] = []
-        self._bytes: Any = memoryview(np.empty(count * self._item, np.uint8))
+        octets: Any = np.empty(count * self._item, np.uint8)  # not zeroed, unlike a bytearray
+        self._bytes: Any = memoryview(octets)
         self._valid: Any = None
 
     def add(self, part: Tensor) -> None:

@@ -176,7 +176,8 @@ def rows_in_pieces(
     rows, width = tensor.shape[0], math.prod(tensor.shape[1:])
     flags = None if valid is None else np.asarray(valid).reshape(-1)
     count = rows * width
-    flat = Tensor(tensor.dtype, (count,), tensor.data.reshape(-1) if isinstance(tensor.data, np.ndarray) else tensor.data)
+    data = tensor.data.reshape(-1) if isinstance(tensor.data, np.ndarray) else tensor.data
+    flat = Tensor(tensor.dtype, (count,), data)
 
     def written(start: int, stop: int, columns: int) -> list[bytes | None]:
         part = flat.rows(start, stop)

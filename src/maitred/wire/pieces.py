@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -106,4 +106,3 @@ def commas(text: memoryview, quoted: bool, pause: Pause) -> int:
             count += 1 + piece.count(b",")
         pause()
     return count
-

@@ -18,8 +18,8 @@ from maitred.wire.sizes import PIECE_BYTES, PIECE_ELEMENTS
 def from_raw(name: str, dtype: DType, shape: tuple[int, ...], buffer: Any, pause: Pause = no_pause) -> Tensor:
     """The tensor in a binary body: little-endian elements, or for `str` and `bytes` a u32 length before each.
 
-    Numbers are not copied. There is a `pause` between pieces of what must be looked at. Raises Malformed where the length disagrees with the (checked) shape, a bool is not 0 or 1,
-    or a `str` is not UTF-8.
+    Numbers are not copied. A `pause` comes between pieces of what must be looked at. Raises Malformed where the length
+    disagrees with the (checked) shape, a bool is not 0 or 1, or a `str` is not UTF-8.
     """
     count = math.prod(shape)
     if dtype in ("str", "bytes"):
