@@ -9,12 +9,12 @@ from typing import Final
 
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call
-from maitred.gateway.rows import Bridge, Prediction, Reading, Row, objects, read_object, read_rows
+from maitred.gateway.rows import Bridge, Prediction, Reading, Row, let_go, objects, read_object, read_rows
 from maitred.gateway.terms import is_raw
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
 from maitred.model.signature import raw_input
-from maitred.wire.json import Document, check_count, shown
+from maitred.wire.json import Document, shown
 from maitred.wire.pieces import Pause
 
 ONE: Final = "object"
@@ -46,18 +46,19 @@ class Plain(Prediction):
     def read(self, document: Document, pause: Pause) -> Reading:
         text = document.text
         if text.lstrip()[:1] == b"[":
-            rows = read_rows.of(document)
+            rows = read_rows.rows(document)
             if document.outline is not None:
                 rows = [{name: document.value(value) for name, value in row.items()} for row in rows]
             tensors = self.bridge.rows(rows, pause) if rows else None
-            check_count(text, sum(map(len, rows)))
+            document.check_count(sum(map(len, rows)))
+            let_go(rows, pause)
             return Reading(tensors, ROWS)
         row = {name: document.value(value) for name, value in read_object.of(document).items()}
         if "columns" in row:
             return Reading(self._columns(document, row, pause), COLUMNS)
         row_wise = self.bridge.signature.row_wise
         tensors = self.bridge.rows([row], pause) if row_wise else self.bridge.columns(row, pause)
-        check_count(text, len(row))
+        document.check_count(len(row))
         return Reading(tensors, ONE)
 
     def _columns(self, document: Document, top: Row, pause: Pause) -> dict[str, Tensor]:
@@ -66,7 +67,7 @@ class Plain(Prediction):
             raise Malformed(f"columns must stand alone, and {shown(other)} stands beside it")
         columns = read_object.part(top["columns"], "columns")
         tensors = self.bridge.columns({name: document.value(value) for name, value in columns.items()}, pause)
-        check_count(document.text, 1 + len(columns))
+        document.check_count(1 + len(columns))
         return tensors
 
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:

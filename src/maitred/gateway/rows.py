@@ -22,7 +22,7 @@ from maitred.wire.coerce import Array, from_json, lacks_number, unprintable
 from maitred.wire.elements import MAX_FILL
 from maitred.wire.json import Document, Reader
 from maitred.wire.pieces import Pause, no_pause
-from maitred.wire.sizes import ON_LOOP_BYTES
+from maitred.wire.sizes import ON_LOOP_BYTES, PIECE_ELEMENTS
 from maitred.wire.times import Clock
 
 Value = msgspec.Raw
@@ -89,7 +89,9 @@ class Bridge:
             if len({bytes(value) for value in values}) > 1:
                 raise Malformed(f"input {name!r} has no rows: its value must be the same in every row")
             return self._tensor(spec, values[0], None, pause)
-        text = b"[%b]" % b",".join(values)
+        values[0] = b"[%b" % bytes(values[0])
+        values[-1] = b"%b]" % bytes(values[-1])
+        text = b",".join(values)
         return self._tensor(spec, text, len(rows), pause)
 
     def _tensor(self, spec: TensorSpec, value: Any, rows: int | None, pause: Pause) -> Tensor:
@@ -130,6 +132,13 @@ class Bridge:
         if value is None:
             raise unprintable(tensor, spec.nan, name)
         return value
+
+
+def let_go(rows: list[Row], pause: Pause) -> None:
+    """Forget rows that have been read, some at a time: so many objects are dear to end at once."""
+    while len(rows) > PIECE_ELEMENTS:
+        del rows[-PIECE_ELEMENTS:]
+        pause()
 
 
 def needed(signature: Signature) -> frozenset[str]:

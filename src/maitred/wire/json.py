@@ -15,7 +15,8 @@ import numpy.typing as npt
 from maitred.errors import Malformed
 from maitred.wire.outline import Outline, address, outline
 from maitred.wire.pieces import Pause, no_pause
-from maitred.wire.sizes import AT_ONCE_BYTES
+from maitred.wire.row_pieces import RowScan
+from maitred.wire.sizes import AT_ONCE_BYTES, ON_LOOP_BYTES
 
 MAX_DEPTH: Final = 100
 MAX_KEYS: Final = 250_000
@@ -168,13 +169,15 @@ def _around(body: Body, envelope: Envelope) -> bytes:
 class Document:
     """A body as readers of rows and columns take it: a long one without its long arrays, which were checked apart."""
 
-    __slots__ = ("text", "outline", "_body", "_pause")
+    __slots__ = ("text", "outline", "pause", "colons", "_body")
 
     def __init__(self, body: Any, pause: Pause = no_pause, key: bytes | None = None) -> None:
         """`body`: any buffer. Long ones are looked through in pieces, with a `pause` between them. `key`: of the only
         arrays that are apart."""
         self._body = body
-        self._pause = pause
+        self.pause = pause
+        self.colons = -1
+        """How many keys the text has, where that is known."""
         self.outline = outline(body, pause, key) if len(body) > AT_ONCE_BYTES else None
         self.text: Body = body
         """What readers take; those of its fields that they use they pass through `value`."""
@@ -187,10 +190,17 @@ class Document:
         """The text of a field."""
         return raw if self.outline is None else self.outline.value(raw)
 
+    def check_count(self, understood: int) -> None:
+        """As the function of that name, of the text."""
+        if self.colons < 0:
+            check_count(self.text, understood)
+        elif self.colons != understood:
+            check_keys(self.text)
+
     def read(self, way: Callable[[Body], Any]) -> Any:
         """What `way` makes of the text. Raises Malformed just as for the whole body."""
         found = self.outline
-        broken = found.broken(self._pause) if found is not None else None
+        broken = found.broken(self.pause) if found is not None else None
         text, since, behind = broken or (self.text, 0, 0)
         try:
             value = way(text)
@@ -232,10 +242,26 @@ class Reader:
         body = document.text
         for character, things in ((b":", "keys"), (b"{", "rows")):
             if body.count(character) > MAX_KEYS and count_outside_strings(body, character) > MAX_KEYS:
-                raise Malformed(f"the body has more than {MAX_KEYS} {things}; send columns, or fewer rows at once")
+                raise _too_many(things)
         value = document.read(self._decode)
         check_depth(body)
         return value
+
+    def rows(self, document: Document) -> Any:
+        """As `of`, of a document that is a list of rows: a long one is read some rows at a time."""
+        if document.outline is not None or len(document.text) <= ON_LOOP_BYTES:
+            return self.of(document)
+        scan = RowScan(memoryview(document.text), document.pause)
+        for count, things in ((scan.colons, "keys"), (scan.braces, "rows")):
+            if count > MAX_KEYS:
+                raise _too_many(things)
+        rows = scan.rows(self._decode, document.pause)
+        if rows is None:
+            return self.of(document)
+        if scan.deepest > MAX_DEPTH:
+            raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels")
+        document.colons = scan.colons
+        return rows
 
     def part(self, value: msgspec.Raw, field: str) -> Any:
         """The same for the value of a field, inside a body that was read already. Raises Malformed naming the field."""
@@ -243,6 +269,10 @@ class Reader:
             return self._decode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             refuse(error, bytes(value), field)
+
+
+def _too_many(things: str) -> Malformed:
+    return Malformed(f"the body has more than {MAX_KEYS} {things}; send columns, or fewer rows at once")
 
 
 # ---------------------------------------------------------------- limits

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from maitred.wire.pieces import Pause, flaw, has_quotes, outside
-from maitred.wire.sizes import LEFT_OUT_BYTES, PIECE_BYTES
+from maitred.wire.pieces import Pause, blocks, flaw, has_quotes, outside
+from maitred.wire.sizes import LEFT_OUT_BYTES
 
 MAX_EVENTS: Final = 1 << 16
 """Objects and lists between which long arrays are looked for: a body of rows has many, and no long arrays."""
@@ -123,20 +123,14 @@ class _Search:
         self._events = 0
 
     def run(self, pause: Pause) -> list[tuple[int, int]]:
-        body = self._body
-        at, size = 0, len(body)
-        while at < size:
-            block = bytes(body[at : at + PIECE_BYTES])
-            if block.endswith(b"\\"):  # an escape must not be cut
-                block = block.rstrip(b"\\") or bytes(body[at : at + len(block) + len(block) % 2])
+        for at, block in blocks(self._body):
             if not self._plain(block):
                 self._closely(block, at)
             if self._events > MAX_EVENTS:
                 return []
-            at += len(block)
             pause()
         if self._begin >= 0:
-            self._end(size)  # it is cut off; who checks it will see
+            self._end(len(self._body))  # it is cut off; who checks it will see
         return self._arrays
 
     def _plain(self, block: bytes) -> bool:

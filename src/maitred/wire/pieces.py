@@ -28,28 +28,55 @@ def pieces(text: memoryview, quoted: bool) -> Iterator[tuple[int, bytes]]:
 
     `quoted`: whether it may hold strings. A piece is longer than PIECE_BYTES only where one string or number is.
     """
-    at, end = 0, len(text)
+    at = 0
     while True:
-        reach = PIECE_BYTES
-        while True:
-            piece = bytes(text[at : at + reach])
-            if at + reach >= end:
-                yield at, piece
+        cut, inside = -1, False
+        for place, block in blocks(text, at):
+            if quoted and b'"' in block:
+                free = outside(block, inside)
+                inside = not free[-1]
+                found = np.flatnonzero(free & (np.frombuffer(block, np.uint8) == ord(",")))
+                cut = place + int(found[-1]) if len(found) else -1
+            elif not inside and (found_at := block.rfind(b",")) >= 0:
+                cut = place + found_at
+            if place + len(block) == len(text):
+                yield at, block if place == at else bytes(text[at:])
                 return
-            cut = _last_comma(piece) if quoted else piece.rfind(b",")
             if cut >= 0:
+                yield at, block[: cut - at] if place == at else bytes(text[at:cut])
                 break
-            reach *= 2
-        yield at, piece[:cut]
-        at += cut + 1
+        else:
+            yield at, b""
+            return
+        at = cut + 1
 
 
-def _last_comma(piece: bytes) -> int:
-    """The place of the last comma that is not in a string; -1 where there is none."""
-    if b'"' not in piece:
-        return piece.rfind(b",")
-    found = np.flatnonzero(outside(piece) & (np.frombuffer(piece, np.uint8) == ord(",")))
-    return int(found[-1]) if len(found) else -1
+def blocks(text: memoryview, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """The text from a place on in blocks of about PIECE_BYTES, none of which ends within an escape."""
+    while at < len(text):
+        block = bytes(text[at : at + PIECE_BYTES])
+        if block.endswith(b"\\"):
+            block = block.rstrip(b"\\") or bytes(text[at : at + len(block) + len(block) % 2])
+        yield at, block
+        at += len(block)
+
+
+def counted(text: memoryview, characters: bytes, pause: Pause = no_pause) -> list[int]:
+    """How often each of some ASCII characters occurs in valid JSON outside of strings."""
+    counts = [0] * len(characters)
+    inside = False
+    for _, block in blocks(text):
+        if b'"' in block:
+            free = outside(block, inside)
+            inside = not free[-1]
+            array = np.frombuffer(block, np.uint8)
+            for at, character in enumerate(characters):
+                counts[at] += int(np.count_nonzero(free & (array == character)))
+        elif not inside:
+            for at in range(len(characters)):
+                counts[at] += block.count(characters[at : at + 1])
+        pause()
+    return counts
 
 
 def outside(text: bytes, inside: bool = False) -> Flags:
@@ -67,7 +94,8 @@ def outside(text: bytes, inside: bool = False) -> Flags:
 def opened(piece: bytes, quoted: bool) -> int:
     """How many more lists a piece opens than it closes."""
     if quoted and b'"' in piece:
-        piece = np.frombuffer(piece, np.uint8)[outside(piece)].tobytes()
+        opens, closes = counted(memoryview(piece), b"[]")
+        return opens - closes
     return piece.count(b"[") - piece.count(b"]")
 
 
@@ -97,12 +125,11 @@ def flaw(text: memoryview, quoted: bool, pause: Pause) -> tuple[int, int, bytes]
 
 
 def commas(text: memoryview, quoted: bool, pause: Pause) -> int:
-    """How many commas outside of strings valid JSON has."""
-    count = -1
-    for _, piece in pieces(text, quoted):
-        if quoted and b'"' in piece:
-            count += 1 + int(np.count_nonzero((np.frombuffer(piece, np.uint8) == ord(",")) & outside(piece)))
-        else:
-            count += 1 + piece.count(b",")
+    """How many commas valid JSON has, where it may be `quoted` outside of strings only."""
+    if quoted:
+        return counted(text, b",", pause)[0]
+    count = 0
+    for _, block in blocks(text):
+        count += block.count(b",")
         pause()
     return count
