@@ -159,7 +159,10 @@ def table(dtypes: list[str], most: int, seconds: float) -> None:
             array = values(dtype, count)
             text = text_of(array)
             wanted = array if isinstance(array, list) else bytes(to_raw(tensor_of(dtype, array)))
-            row(f"{dtype} {count:,}", [nanoseconds(way(dtype, text, count), count, wanted, seconds) for way in IN.values()])
+            row(
+                f"{dtype} {count:,}",
+                [nanoseconds(way(dtype, text, count), count, wanted, seconds) for way in IN.values()],
+            )
     print("\n## Out: ns an element\n")
     row("dtype, elements", list(OUT))
     row("---", ["---"] * len(OUT))
