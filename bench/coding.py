@@ -21,6 +21,7 @@ from maitred.messages import Tensor
 from maitred.wire import json_pieces, pieces
 from maitred.wire.coerce import from_json, is_long, rows_in_pieces, rows_json, to_raw
 from maitred.wire.pieces import no_pause
+from maitred.wire.sizes import PIECE_BYTES
 
 SIZES = [4, 64, 1024, 4096, 65_536, 1_000_000, 15_000_000]
 DTYPES = ["float32", "float64", "int64", "bool", "str"]
@@ -127,8 +128,8 @@ def encoded(dtype: str, array: Any) -> Any:
 def written(dtype: str, array: Any) -> Any:
     tensor = tensor_of(dtype, array)
     if is_long(tensor):
-        return lambda: b"[%b]" % rows_in_pieces(tensor, "error", None, None, no_pause)[0]
-    return lambda: b"[%b]" % rows_json(tensor)[0]
+        return lambda: rows_in_pieces(tensor, "error", None, None, no_pause)
+    return lambda: rows_json(tensor)
 
 
 OUT = {"msgspec": encoded, "orjson list": listed, "orjson numpy": as_numpy, "[rows]": written}
@@ -173,18 +174,22 @@ def table(dtypes: list[str], most: int, seconds: float) -> None:
             row(f"{dtype} {count:,}", cells)
 
 
+def set_piece(size: int) -> None:
+    for room in (pieces, json_pieces):
+        vars(room)["PIECE_BYTES"] = size
+
+
 def piece_sizes(seconds: float) -> None:
     print("\n## One million elements in pieces of other sizes: ns an element\n")
     row("dtype", [f"{size >> 10} KiB" for size in PIECES])
     row("---", ["---"] * len(PIECES))
-    kept = pieces.PIECE_BYTES
     for dtype in DTYPES:
         text = text_of(values(dtype, 1_000_000))
         cells = []
         for size in PIECES:
-            pieces.PIECE_BYTES = json_pieces.PIECE_BYTES = size  # type: ignore[misc]
+            set_piece(size)
             cells.append(nanoseconds(ours(dtype, text, 1_000_000), 1_000_000, None, seconds))
-        pieces.PIECE_BYTES = json_pieces.PIECE_BYTES = kept  # type: ignore[misc]
+        set_piece(PIECE_BYTES)
         row(dtype, cells)
 
 

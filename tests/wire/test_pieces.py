@@ -140,11 +140,12 @@ def shown(tensor: Tensor) -> Any:
     )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(sorted(DATATYPES)), CUTS)
 def test_elements_in_pieces_are_those_of_the_whole(data: st.DataObject, dtype: Any, cut: int) -> None:
     text, shape = data.draw(nests(dtype))
-    nullable, nan = data.draw(st.booleans()), data.draw(st.sampled_from(["error", "null", "string"]))
+    nullable = data.draw(st.booleans())
+    nan: Any = data.draw(st.sampled_from(["error", "null", "string"]))
     clock = Clock("ms", None) if dtype == "int64" and data.draw(st.booleans()) else None
     pad = data.draw(st.sampled_from([None, "" if dtype in ("str", "bytes") else 0]))
     assume(is_json(text))
@@ -166,7 +167,8 @@ def test_numbers_in_real_pieces_are_those_of_the_whole() -> None:
         for shape in ((len(array),), (len(array) // 4, 4), (2, len(array) // 12, 6)):
             text = orjson.dumps(array.reshape(shape), option=orjson.OPT_SERIALIZE_NUMPY)
             assert len(text) > 3 * sizes.PIECE_BYTES
-            tensor = from_json("x", array.dtype.name, shape, text)
+            dtype: Any = array.dtype.name
+            tensor = from_json("x", dtype, shape, text)
             assert bytes(tensor.data) == array.tobytes() and tensor.shape == shape
 
 
@@ -216,7 +218,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 NUMBERS = orjson.dumps(np.random.default_rng(1).standard_normal(120_000), option=orjson.OPT_SERIALIZE_NUMPY)
 DATA = {
     "flat": ("FP64", [120_000], NUMBERS),
-    "nested": ("FP64", [60_000, 2], b"[[" + NUMBERS[1:-1].replace(b",", b";").replace(b";", b",", 1) + b"]]"),
     "bools": ("BOOL", [400_000], b"[" + b"true," * 399_999 + b"false]"),
     "texts": ("BYTES", [40_000], json.dumps(["a,b[" * 10] * 40_000).encode()),
 }
@@ -224,7 +225,7 @@ _values = NUMBERS[1:-1].split(b",")
 DATA["nested"] = (
     "FP64", [60_000, 2], b"[" + b",".join(b"[%b,%b]" % pair for pair in zip(*[iter(_values)] * 2, strict=True)) + b"]",
 )  # fmt: skip
-DTYPES = {"FP64": "float64", "BOOL": "bool", "BYTES": "str"}
+DTYPES: dict[str, Any] = {"FP64": "float64", "BOOL": "bool", "BYTES": "str"}
 
 
 @pytest.mark.parametrize("kind", DATA)
@@ -241,7 +242,7 @@ def test_no_call_sees_more_than_a_piece(kind: str, seen: list[int]) -> None:
         DTYPES[datatype],
         tuple(shape),
         envelope.inputs[0].data,
-        pause=lambda: pauses.append(1),  # type: ignore[arg-type]
+        pause=lambda: pauses.append(1),
     )
     assert tensor.shape == tuple(shape)
     assert len(text) > 1_000_000
@@ -278,7 +279,7 @@ def spoilt(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> bytes:
     return text.encode()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(spoilt(V2), CUTS)
 def test_a_long_envelope_is_that_of_the_whole(body: bytes, cut: int) -> None:
     def read(way: Callable[[], Any]) -> Any:
@@ -297,7 +298,7 @@ OBJECTS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(spoilt(OBJECTS), CUTS, st.booleans())
 def test_a_long_document_is_that_of_the_whole(body: bytes, cut: int, rows: bool) -> None:
     reader = read_rows if rows else read_object
@@ -320,6 +321,29 @@ def test_a_long_document_is_that_of_the_whole(body: bytes, cut: int, rows: bool)
     assert in_pieces == whole
 
 
+ROW = st.builds('{{"x":{},"y":{}}}'.format, VALUES, VALUES)
+ROWS = st.lists(ROW, min_size=1, max_size=4).map(lambda rows: "[" + " ,".join(rows) + "]")
+
+
+@settings(max_examples=300, deadline=None)
+@given(spoilt(ROWS), CUTS)
+def test_rows_in_pieces_are_those_of_the_whole(body: bytes, cut: int) -> None:
+    def way() -> Any:
+        document = Document(body)
+        rows = read_rows.rows(document)
+        fields = [{name: bytes(document.value(value)) for name, value in row.items()} for row in rows]
+        document.check_count(sum(map(len, fields)))
+        return fields
+
+    whole, _ = both(way, cut)
+    patch = resized(1 << 30, cut)  # no outline: rows have no long arrays
+    patch.setattr(bodies, "ON_LOOP_BYTES", 0)
+    try:
+        assert outcome(way) == whole
+    finally:
+        patch.undo()
+
+
 # ---------------------------------------------------------------- answers
 
 ARRAYS = st.builds(
@@ -339,7 +363,7 @@ def _array(dtype: Any, shape: list[int], seed: int) -> Tensor:
     return Tensor(dtype, tuple(shape), data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ARRAYS, st.sampled_from(["error", "null", "string"]), st.booleans(), CUTS)
 def test_rows_written_in_pieces_are_those_of_the_whole(tensor: Tensor, nan: Any, partly: bool, cut: int) -> None:
     valid = np.arange(int(np.prod(tensor.shape))).reshape(tensor.shape) % 3 > 0 if partly else None

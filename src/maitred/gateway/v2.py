@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from maitred.messages import Outputs, Result, Tensor
 from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire import binary
-from maitred.wire.coerce import DATATYPES, lacks_number, to_raw, unprintable
+from maitred.wire.coerce import DATATYPES, lacks_number, rows_json, to_raw, unprintable
 from maitred.wire.json import OutputEntry
+from maitred.wire.sizes import ON_LOOP_ELEMENTS
 
 
 class OutputPlan:
@@ -200,11 +202,15 @@ def joined(rows: list[bytes | None], plan: OutputPlan, tensor: Tensor) -> bytes:
 
 
 def text_of(plan: OutputPlan, batch: Outputs) -> Text:
-    """The JSON of an output of a batch of a row-wise model, kept in the batch's memo."""
+    """The JSON of an output of a batch of a row-wise model, kept in the batch's memo. Raises Much where that is for a
+    thread."""
     tensor = batch.tensors[plan.name]
     middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
     valid = validity(plan.spec, batch.tensors) if plan.spec.nullable else None
-    rows = rows_written(batch, tensor, plan.spec.nan, valid)
+    if type(tensor.data) is list or prod(tensor.shape) > ON_LOOP_ELEMENTS:
+        rows = rows_written(batch, tensor, plan.spec.nan, valid)
+    else:  # what that does, without the calls
+        rows = rows_json(tensor, plan.spec.nan, valid)
     text = Text(rows, plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text
