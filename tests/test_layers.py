@@ -36,7 +36,7 @@ RULES = {
     "wire.headings", "wire.tensors", "wire.arrays", "wire.arrow", "wire.columns", "wire.csv", "wire.direct",
     "wire.dtypes", "wire.elements", "wire.json_tensors", "wire.missing", "wire.nesting", "wire.raw", "wire.times",
     "wire.timetexts", "wire.sizes", "wire.pieces", "wire.outline", "wire.row_pieces", "wire.json_pieces",
-    "wire.json_decoders", "model.answers", "model.forms",
+    "wire.json_decoders", "wire.json_store", "wire.json_uneven", "model.answers", "model.forms",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import maitred.wire.json as bodies
 from maitred.errors import Malformed
-from maitred.messages import Tensor
-from maitred.wire import json_pieces, json_tensors, nesting, outline, pieces, sizes
+from maitred.messages import Filled, Tensor
+from maitred.wire import json_pieces, json_tensors, json_uneven, nesting, outline, pieces, sizes
 from maitred.wire.coerce import DATATYPES, from_json, rows_in_pieces, rows_json, to_raw
 from maitred.wire.json import Document, Reader, check_count, decode, decode_long
 from maitred.wire.json_decoders import check_number
@@ -27,7 +27,7 @@ from maitred.wire.times import Clock
 read_rows = Reader(list[dict[str, msgspec.Raw]])
 read_object = Reader(dict[str, msgspec.Raw])
 
-ROOMS = (json_pieces, json_tensors, nesting, outline, pieces, bodies)
+ROOMS = (json_pieces, json_tensors, json_uneven, nesting, outline, pieces, bodies)
 CUTS = st.sampled_from([1, 2, 3, 5, 8, 13, 40])
 """Bytes of a piece."""
 
@@ -70,7 +70,7 @@ def both(way: Callable[[], Any], cut: int) -> tuple[Any, Any]:
         in_pieces.undo()
 
 
-def not_in_pieces(target: Any, shape: Any, text: memoryview, pause: Any) -> None:
+def not_in_pieces(target: Any, shape: Any, text: memoryview, pad: Any, pause: Any) -> None:
     """What long text is held to before its elements are read; these are left to the whole."""
     texts = target.dtype in ("str", "bytes")
     if shape is not None:
@@ -100,6 +100,17 @@ def elements(dtype: str) -> st.SearchStrategy[str]:
     return st.one_of(fine, fine, fine, st.sampled_from(EDGES), st.sampled_from(OTHERS))
 
 
+def uneven(depth: int, one: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    """Lists of any lengths, nested so deep."""
+    for _ in range(depth):
+        one = st.lists(one, min_size=1, max_size=3)  # type: ignore[assignment]
+    return one
+
+
+def json_of(nest: Any) -> str:
+    return nest if isinstance(nest, str) else "[" + ",".join(map(json_of, nest)) + "]"
+
+
 @st.composite
 def nests(draw: st.DrawFn, dtype: str) -> tuple[str, tuple[int, ...] | None]:
     """Data as text, and the shape that is stated."""
@@ -117,6 +128,8 @@ def nests(draw: st.DrawFn, dtype: str) -> tuple[str, tuple[int, ...] | None]:
         return "[" + space + f"{space},".join(parts) + "]"
 
     text = nested(0, values)
+    if draw(st.integers(0, 2)) == 0:
+        text = json_of(draw(uneven(len(dims), one)))
     if draw(st.integers(0, 3)) == 0:  # uneven, or no JSON
         at = draw(st.integers(0, len(text)))
         text = text[:at] + draw(st.sampled_from(["[", "]", ",", ",1", "[1],", " ", '"', "[]"])) + text[at:]
@@ -136,6 +149,7 @@ def is_json(text: str) -> bool:
 def shown(tensor: Tensor) -> Any:
     return (
         tensor.dtype, tensor.shape, bytes(to_raw(tensor)), getattr(tensor, "valid", None),
+        tensor.real.tolist() if isinstance(tensor, Filled) else None,
         tensor.data if isinstance(tensor.data, list) else None,
     )  # fmt: skip
 

@@ -8,21 +8,23 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from maitred.errors import Malformed
-from maitred.messages import ITEM_BYTES, DType, Tensor
+from maitred.messages import Tensor
 from maitred.wire.dtypes import MAX_DIMENSIONS
 from maitred.wire.elements import Target, Within, place, tensor_of
 from maitred.wire.json_decoders import check_number, decoder, depth_of, explained
-from maitred.wire.missing import Partial
+from maitred.wire.json_store import Store
+from maitred.wire.json_uneven import lengths_of, spread
 from maitred.wire.nesting import are_even, check_uneven_lists, flat, sizes
 from maitred.wire.pieces import Pause, commas, has_quotes, pieces
 from maitred.wire.sizes import PIECE_BYTES
 
 
-def from_pieces(target: Target, shape: tuple[int, ...] | None, text: memoryview, pause: Pause) -> Tensor | None:
-    """As `from_json`, for lists that are flat or evenly nested; None where that is not sure, for another to see to it.
+def from_pieces(
+    target: Target, shape: tuple[int, ...] | None, text: memoryview, pad: Any, pause: Pause
+) -> Tensor | None:
+    """As `from_json`, for lists that hold something; None where that is not sure, for another to see to it.
 
     Says of each mistake what `from_json` says of it in short text. Raises Malformed, and what `pause` does.
     """
@@ -36,27 +38,37 @@ def from_pieces(target: Target, shape: tuple[int, ...] | None, text: memoryview,
     if not 0 < depth <= MAX_DIMENSIONS or (shape is not None and not math.prod(shape)):
         return None
     dims: tuple[int, ...] | None = (count,)
+    lengths = None
     if depth > 1:
         dims = shape if shape is not None else sizes(text, quoted, depth, count, pause)
         if dims is None or len(dims) != depth or not are_even(text, quoted, dims, pause):
-            return None
-    assert dims is not None
-    store = _Store(target.dtype, count)
+            dims, lengths = None, lengths_of(text, quoted, depth, pause)
+            if lengths is None:
+                return None
+            check_uneven_lists(target.name, sum(map(len, lengths)))
+    store = Store(target.dtype, count)
     if not _read(target, dims, text, quoted, store, pause):
         return None
-    return store.tensor(dims if shape is None else shape)
+    if lengths is not None:
+        tensor = spread(target, store, lengths, pad if shape is None else None, pause)
+        return tensor if shape is None else None  # even lists, but others than `shape` says
+    return store.tensor(shape or dims or ())
 
 
-def _read(target: Target, dims: tuple[int, ...], text: memoryview, quoted: bool, store: _Store, pause: Pause) -> bool:
-    """Whether all elements went into the store."""
+def _read(
+    target: Target, dims: tuple[int, ...] | None, text: memoryview, quoted: bool, store: Store, pause: Pause
+) -> bool:
+    """Whether all elements went into the store. Without `dims` it cannot be said where one is that did not."""
     decode = decoder(target.dtype, 1, target.nulls, target.names, target.clock is not None).decode
-    strip = _all_brackets if len(dims) > 1 else _outer_brackets
+    strip = _all_brackets if dims is None or len(dims) > 1 else _outer_brackets
     unfit: Malformed | None = None
     for at, piece in pieces(text, quoted):
-        within = Within.of(dims, store.size)
+        within = Within.of(dims or (), store.size)
         try:
             values = decode(strip(piece, at == 0, at + len(piece) == len(text)))
         except msgspec.ValidationError as error:
+            if dims is None:
+                return False
             if len(dims) > 1:
                 check_uneven_lists(target.name, sum(math.prod(dims[:axis]) for axis in range(len(dims))))
             raise Malformed(f"input {target.name!r}: {explained(target, _moved(str(error), within))}") from None
@@ -67,6 +79,8 @@ def _read(target: Target, dims: tuple[int, ...], text: memoryview, quoted: bool,
         try:
             store.add(tensor_of(target, values, within, (len(values),)))
         except Malformed as error:  # elements of another type are told of first, wherever they are
+            if dims is None:
+                return False
             unfit = unfit or error
             store.size += len(values)
         pause()
@@ -91,36 +105,3 @@ def _all_brackets(piece: bytes, first: bool, last: bool) -> bytes:
 def _outer_brackets(piece: bytes, first: bool, last: bool) -> bytes:
     """A piece of a flat list as a list."""
     return b"%b%b%b" % (b"" if first else b"[", piece, b"" if last else b"]")
-
-
-class _Store:
-    """Where the elements of a tensor go, in their order."""
-
-    def __init__(self, dtype: DType, count: int) -> None:
-        self.count = count
-        self.size = 0
-        """Elements that are there."""
-        self._dtype = dtype
-        self._item = ITEM_BYTES.get(dtype, 0)
-        self._listed: list[Any] = []
-        octets: Any = np.empty(count * self._item, np.uint8)  # not zeroed, unlike a bytearray
-        self._bytes: Any = memoryview(octets)
-        self._valid: Any = None
-
-    def add(self, part: Tensor) -> None:
-        """Take the next elements; there must be room for them."""
-        start, self.size = self.size, self.size + part.shape[0]
-        if self._item:
-            self._bytes[start * self._item : self.size * self._item] = part.data
-        else:
-            self._listed += part.data
-        if isinstance(part, Partial):
-            if self._valid is None:
-                self._valid = np.ones(self.count, np.uint8)
-            self._valid[start : self.size] = np.frombuffer(part.valid, np.uint8)
-
-    def tensor(self, shape: tuple[int, ...]) -> Tensor:
-        data = self._bytes if self._item else self._listed
-        if self._valid is None:
-            return Tensor(self._dtype, shape, data)
-        return Partial(self._dtype, shape, data, self._valid.tobytes())

@@ -77,9 +77,9 @@ def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
 
 
 def _from_much(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad: Any, pause: Pause) -> Tensor:
-    """As `from_json`, for long text: what is not even is read as a whole."""
+    """As `from_json`, for long text: lists of nothing, and what is wrong in uneven ones, are read as a whole."""
     text = memoryview(raw_json)
-    tensor = from_pieces(target, shape, text, pause)
+    tensor = from_pieces(target, shape, text, pad, pause)
     return _from_json(target, shape, text, pad) if tensor is None else tensor
 
 

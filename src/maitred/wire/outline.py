@@ -118,6 +118,8 @@ class _Search:
         """In a string."""
         self._depth = 0
         """Of lists, since the last brace."""
+        self._least = 0
+        """The least since then: below it lies what was open before the brace."""
         self._begin = -1
         """Of the array that is open."""
         self._events = 0
@@ -142,7 +144,7 @@ class _Search:
         if self._begin < 0 or b"{" in block or b"}" in block:
             return False
         depth = self._depth + block.count(b"[") - block.count(b"]")
-        if depth <= 0:
+        if depth <= self._least:
             return False
         self._depth = depth
         return True
@@ -161,8 +163,10 @@ class _Search:
         total = np.cumsum(steps, dtype=np.int64) + self._depth
         last = np.maximum.accumulate(np.where(brace, np.arange(len(places)), -1))
         depth = total - np.where(last >= 0, total[last], 0)  # the depth is 0 at each brace
-        telling = brace | ((steps == 1) & (depth == 1)) | ((steps == -1) & (depth == 0))
-        self._depth = int(depth[-1])
+        part = np.cumsum(brace) * -_APART  # each brace begins the least depth anew
+        least = np.minimum.accumulate(np.concatenate(([self._least], depth + part)))[1:] - part
+        telling = brace | ((steps == 1) & (depth == least + 1)) | ((steps == -1) & (depth == least))
+        self._depth, self._least = int(depth[-1]), int(least[-1])
         self._events += int(np.count_nonzero(telling))
         if self._events <= MAX_EVENTS:
             for place, kind in zip(places[telling].tolist(), kinds[telling].tolist(), strict=True):
@@ -185,6 +189,8 @@ class _Search:
 
 
 _BRACE: Final = 2
+_APART: Final = 1 << 40
+"""More than the depth of any text."""
 
 
 def _steps() -> Any:
