@@ -39,7 +39,7 @@ from maitred.wire import binary
 from maitred.wire.coerce import NOT_FLAT, checked_shape, from_json, from_raw, from_texts, json_kind, packer
 from maitred.wire.json import FLAT_KEYS, Envelope, InputEntry, Reader, decode, decode_long, flat_decoder, shown
 from maitred.wire.pieces import Pause, no_pause
-from maitred.wire.sizes import ON_LOOP_BYTES
+from maitred.wire.sizes import MAX_FLAT, ON_LOOP_BYTES
 
 Handler = Callable[[Exchange], None]
 Route = dict[str, Handler]
@@ -50,8 +50,6 @@ ANY: Final = "*"
 MAX_ROUTES: Final = 1024
 MAX_SHAPES: Final = 4096
 
-MAX_FLAT: Final = 1 << 16
-"""Bytes of a body up to which elements may be read before anything is known of their number."""
 CLOSELY: Final = 15
 """Requests that are read closely after one that had to be, before the short way is tried again."""
 _TENANT: Final = ANONYMOUS.tenant
