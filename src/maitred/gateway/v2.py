@@ -26,7 +26,7 @@ from maitred.wire.sizes import ON_LOOP_ELEMENTS
 class OutputPlan:
     """How one output of one model is written."""
 
-    __slots__ = ("name", "spec", "key", "prefix", "head", "row_wise")
+    __slots__ = ("name", "spec", "key", "prefix", "head", "row_wise", "few")
 
     def __init__(self, spec: TensorSpec, row_wise: bool, prefix: bytes) -> None:
         self.name = spec.name
@@ -37,6 +37,10 @@ class OutputPlan:
         """What an answer begins with."""
         self.head = b'{"name":%s,"datatype":"%s","shape":[' % (orjson.dumps(spec.name), spec.datatype.encode())
         self.row_wise = row_wise
+        inner = [size for size in spec.shape[1:] if isinstance(size, int)]
+        known = len(inner) == len(spec.shape) - 1 and spec.dtype not in ("str", "bytes")
+        self.few = ON_LOOP_ELEMENTS // max(1, prod(inner)) if known else -1
+        """So many rows are short to write, whatever they hold."""
 
 
 Wanted = tuple[OutputPlan, ...]
@@ -207,10 +211,10 @@ def text_of(plan: OutputPlan, batch: Outputs) -> Text:
     tensor = batch.tensors[plan.name]
     middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
     valid = validity(plan.spec, batch.tensors) if plan.spec.nullable else None
-    if type(tensor.data) is list or prod(tensor.shape) > ON_LOOP_ELEMENTS:
-        rows = rows_written(batch, tensor, plan.spec.nan, valid)
-    else:  # what that does, without the calls
+    if batch.rows <= plan.few:
         rows = rows_json(tensor, plan.spec.nan, valid)
+    else:
+        rows = rows_written(batch, tensor, plan.spec.nan, valid)
     text = Text(rows, plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text
