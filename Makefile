@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 MODEL := build/models/breast_cancer
-CHECKED := src tests reliability bench/quick.py bench/flavors.py bench/flavor_cases.py examples
+CHECKED := src tests reliability bench/quick.py bench/flavors.py bench/flavor_cases.py bench/coding.py examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-quick bench-flavors lock clean
+.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-quick bench-flavors bench-coding lock clean
 
 help:
 	@echo "make setup        the environment for developing, in $(VENV)"
@@ -22,6 +22,7 @@ help:
 	@echo "make reliability  one line per reliability test (TIER=short|nightly|release)"
 	@echo "make bench-quick  CPU-us a request beside nginx, in under two minutes"
 	@echo "make bench-flavors  what each flavor adds to its library's own time (into docs/benchmarks.md)"
+	@echo "make bench-coding  what tensors cost as JSON, by size, dtype and way"
 	@echo "make bench        the whole table, with other model servers"
 	@echo "make format       let the formatter rewrite the files"
 	@echo "make lock         pin the requirements anew (needs uv)"
@@ -86,6 +87,9 @@ bench-quick: $(VENV)/serve
 
 bench-flavors: $(VENV)/dev
 	$(BIN)/python bench/flavors.py --write docs/benchmarks.md
+
+bench-coding: $(VENV)/serve
+	$(BIN)/python bench/coding.py
 
 bench: $(VENV)/serve
 	bench/peers/setup.sh

@@ -99,6 +99,24 @@ class Told(maitred.Model):
         return {"nonce": batch["nonce"]}
 
 
+class Total(maitred.Model):
+    """Adds up each row, however long."""
+
+    signature = maitred.Signature(inputs={"x": "float64[n, m]"}, outputs={"total": "float64[n]"})
+
+    def predict(self, batch: Arrays) -> Arrays:
+        return {"total": batch["x"].sum(axis=1)}
+
+
+class Long(maitred.Model):
+    """Gives back as many numbers as it is asked for."""
+
+    signature = maitred.Signature(inputs={"count": "int64[1]"}, outputs={"y": "float64[m]"})
+
+    def predict(self, batch: Arrays) -> Arrays:
+        return {"y": np.random.default_rng(1).standard_normal(int(batch["count"][0]))}
+
+
 class Poison(maitred.Model):
     """Raises on a negative nonce; sleeps 2 ms so that requests gather."""
 

@@ -18,13 +18,13 @@ import traceback
 
 import uvloop
 
-from reliability.checks import artifacts, damage, door, hostile, million, overload, sharing
+from reliability.checks import artifacts, damage, door, hostile, large, million, overload, sharing
 from reliability.figures import EVERY, FIGURES, NOT_YET
 from reliability.judge import Case, Check, Tier
 
 CHECKS: dict[str, Check] = {
     **damage.CHECKS, **overload.CHECKS, **sharing.CHECKS, **hostile.CHECKS, **door.CHECKS, **artifacts.CHECKS,
-    **million.CHECKS,
+    **large.CHECKS, **million.CHECKS,
 }  # fmt: skip
 
 LIMIT_SECONDS = {"short": 180.0, "nightly": 7200.0, "release": 7200.0}

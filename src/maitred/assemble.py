@@ -13,6 +13,7 @@ from maitred.clock import monotonic
 from maitred.deployment.router import Router, Served
 from maitred.events import BatchEnded, Event
 from maitred.gateway.admin import BadToken, admin, ensure_token
+from maitred.gateway.apart import Apart
 from maitred.gateway.rest import Rest
 from maitred.gateway.settings import GatewaySettings
 from maitred.gateway.site import site
@@ -71,6 +72,7 @@ class House:
         self._server: Server | None = None
         self._admin: Server | None = None
         self._asides: list[Aside] = []
+        self._apart = Apart()
         self._looks: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -138,7 +140,9 @@ class House:
         )
         limits = _limits(settings.http)
         self._server = Server(
-            Rest(self.router, gateway, pages, listener=self._listen), limits, refused=self.metrics.refused
+            Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart),
+            limits,
+            refused=self.metrics.refused,
         )
         await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)
@@ -180,6 +184,7 @@ class House:
             self._looks.cancel()
         if self._admin is not None and self._admin.port:
             await self._admin.stop(0.0)
+        self._apart.close()
         for aside in self._asides:
             await aside.close()
 

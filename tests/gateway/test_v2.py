@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from gates import Answer, Port, iris_port, tensor
+from gates import Answer, FakeExchange, Port, iris_port, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -425,3 +426,43 @@ def test_callers_of_one_batch_of_rows_without_elements() -> None:
     for exchange in exchanges:
         y = Answer(exchange).tensor("y")
         assert (y["shape"], y["data"]) == ([2, 0], [])
+
+
+MANY = 150_528
+"""Elements of a picture: 600 KB."""
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_binary_tensor_stays_where_the_body_is(kind: Any) -> None:
+    port = Port()
+    endpoint = port.add("pixels", {"x": "float32[n]"}, {"y": "float32[n]"}, lambda inputs: {"y": inputs["x"][:1]})
+    raw = np.arange(MANY, dtype=np.float32).tobytes()
+    entry = {"name": "x", "datatype": "FP32", "shape": [MANY], "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [entry]}).encode()
+    body = kind(head + raw)
+    pairs = [(b"inference-header-content-length", str(len(head)).encode())]
+    exchange = FakeExchange("POST", b"/v2/models/pixels/infer", b"", pairs, body, 50.0)
+    port.rest.exchange(exchange)
+    assert exchange.answer is not None and exchange.answer[0] == 200
+    data = np.frombuffer(endpoint.request.inputs["x"].data, np.float32)
+    assert np.shares_memory(data, np.frombuffer(body, np.uint8)) and data[-1] == MANY - 1
+
+
+def test_a_binary_answer_is_copied_once() -> None:
+    """From the replica's memory, which is somebody else's afterwards, into the body."""
+    port = Port()
+    pixels = np.arange(MANY, dtype=np.float32)
+    endpoint = port.add("pixels", {"n": "int64[1]"}, {"y": "float32[m]"})
+    body = {"inputs": [tensor("n", "INT64", [1], [1])], "parameters": {"binary_data_output": True}}
+    for _ in range(2):  # the first time more than the answer is kept
+        exchange = port.send("POST", "/v2/models/pixels/infer", body)
+        result = Result(endpoint.outputs({"y": pixels}, 1), 0, 1, True, 0.0)
+        tracemalloc.start()
+        try:
+            endpoint.tickets[-1].end(result)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    answer = Answer(exchange)
+    assert answer.status == 200 and answer.body.endswith(pixels.tobytes())
+    assert pixels.nbytes < peak < pixels.nbytes * 1.2

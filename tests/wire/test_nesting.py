@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maitred.errors import Malformed
-from maitred.wire import json_tensors
+from maitred.wire import json_pieces, json_tensors, nesting
 from maitred.wire.coerce import from_json, to_array
-from maitred.wire.nesting import MAX_EMPTY_LISTS, MAX_UNEVEN_LISTS, check_empty_lists, even_sizes, flat, structure
+from maitred.wire.nesting import (
+    MAX_EMPTY_LISTS,
+    MAX_UNEVEN_LISTS,
+    Evenness,
+    are_even,
+    check_empty_lists,
+    flat,
+    sizes,
+    structure,
+)
+from maitred.wire.pieces import no_pause
 
 LONG = 1 << 16
 """Bytes beyond which text is looked at before it is read."""
@@ -23,13 +33,14 @@ LONG = 1 << 16
 def depths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How deep the lists were that decoders were asked for."""
     seen: list[int] = []
-    decoder = json_tensors._decoder
+    decoder = json_tensors.decoder
 
     def noted(dtype: Any, depth: int, *rest: Any) -> Any:
         seen.append(depth)
         return decoder(dtype, depth, *rest)
 
-    monkeypatch.setattr(json_tensors, "_decoder", noted)
+    monkeypatch.setattr(json_tensors, "decoder", noted)
+    monkeypatch.setattr(json_pieces, "decoder", noted)
     return seen
 
 
@@ -101,12 +112,12 @@ ELEMENTS = st.integers(-5, 5) | st.sampled_from(["", "[", '"]', "a,b", "\\", '\\
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data(), st.booleans())
-def test_sizes_and_elements_are_those_of_the_lists(sizes: list[int], data: st.DataObject, spaced: bool) -> None:
-    count = int(np.prod(sizes))
+def test_sizes_and_elements_are_those_of_the_lists(dims: list[int], data: st.DataObject, spaced: bool) -> None:
+    count = int(np.prod(dims))
     elements = data.draw(st.lists(ELEMENTS, min_size=count, max_size=count))
-    nest = np.array(elements, object).reshape(sizes).tolist()
+    nest = np.array(elements, object).reshape(dims).tolist()
     text = json.dumps(nest, separators=(" , ", ":") if spaced else (",", ":")).encode()
-    assert even_sizes(structure(text), len(sizes)) == tuple(sizes)
+    assert _sizes(text, len(dims), count) == tuple(dims)
     assert json.loads(flat(text)) == elements
 
 
@@ -121,4 +132,24 @@ def test_only_even_lists_have_sizes(nest: list[Any]) -> None:
         wanted = None
     text = json.dumps(nest).encode()
     depth = len(text) - len(text.lstrip(b"["))
-    assert even_sizes(structure(text), depth) == wanted
+    assert _sizes(text, depth, text.count(b",") + 1) == wanted
+
+
+def _sizes(text: bytes, depth: int, count: int) -> tuple[int, ...] | None:
+    view = memoryview(text)
+    dims = sizes(view, b'"' in text, depth, count, no_pause)
+    return dims if dims is not None and are_even(view, b'"' in text, dims, no_pause) else None
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data(), st.sampled_from([1, 3, 8, 1 << 17]))
+def test_any_part_of_an_even_structure_is_that_of_the_whole(dims: list[int], data: st.DataObject, size: int) -> None:
+    text = json.dumps(np.zeros(dims, int).tolist(), separators=(",", ":")).encode()
+    whole = structure(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "PIECE_BYTES", size)
+        even = Evenness(tuple(dims))
+        assert even.length == len(whole)
+        for _ in range(8):
+            start = data.draw(st.integers(0, len(whole)))
+            stop = data.draw(st.integers(start, len(whole)))
+            assert even.part(start, stop) == whole[start:stop]

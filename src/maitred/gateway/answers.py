@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from math import ceil
@@ -12,8 +13,12 @@ import orjson
 
 from maitred.endpoint import Ticket
 from maitred.errors import Internal, MaitredError
+from maitred.gateway.apart import Apart, Much
 from maitred.http.exchange import JSON, Exchange
-from maitred.messages import Chunk, Outputs, Result
+from maitred.messages import Chunk, Outputs, Result, Tensor
+from maitred.wire.coerce import Array, NanPolicy, is_long, rows_in_pieces, rows_json
+from maitred.wire.pieces import Pause, no_pause
+from maitred.wire.times import Clock
 
 log = logging.getLogger("maitred.gateway")
 
@@ -23,14 +28,24 @@ _LONGEST_WAIT_SECONDS: Final = 86400.0
 
 OCTETS: Final = b"application/octet-stream"
 
+PAUSE: Final = "pause"
+"""In a batch's memo: what to do between pieces of a long answer; until it is there, nothing long is written."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Form(Protocol):
     """How one route writes a result. Called while the result's arrays are valid."""
 
+    apart: Apart | None
+    """Where what is too long for the loop is written; None: on the spot."""
+
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
         """Body, content type and further header lines. Raises MaitredError where these rows cannot be written."""
+        ...
+
+    def check(self, call: Call, result: Result) -> None:
+        """Raise MaitredError for numbers among these rows that cannot be written: quick, where writing is not."""
         ...
 
 
@@ -73,19 +88,69 @@ class Call(msgspec.Struct, eq=False):
         result: Result = ticket.result  # type: ignore[assignment]
         try:
             body, content_type, more = self.form.write(self, result)
+        except Much:
+            self._write_long(exchange, ticket, result)
+            return
         except Exception as error:
-            if not isinstance(error, MaitredError):
-                log.exception("an answer could not be written")
-                error = defect()
-            ticket.error = error
-            result.batch.unwritten.append(ticket)
-            reply_error(exchange, error)
+            self._unwritten(exchange, ticket, result, error)
             return
         batch = result.batch
         rest = batch.timing or _timing_of(batch)
         step = int(result.queue_seconds * 1e5)
         lines = (_STEPS[step] if step < _MOST_STEPS else b"Server-Timing: queue;dur=%.2f, " % (step / 100)) + rest
         exchange.reply(200, body, content_type, lines + more)
+
+    def _unwritten(self, exchange: Exchange, ticket: Ticket, result: Result, error: Exception) -> None:
+        """Answer that these rows cannot be shown."""
+        if not isinstance(error, MaitredError):
+            log.error("an answer could not be written", exc_info=error)
+            error = defect()
+        ticket.error = error
+        result.batch.unwritten.append(ticket)
+        reply_error(exchange, error)
+
+    def _write_long(self, exchange: Exchange, ticket: Ticket, result: Result) -> None:
+        """Write an answer that is too long for the loop: from a copy, in pieces, in a thread."""
+        apart = self.form.apart
+        if apart is None:
+            result.batch.memo[PAUSE] = no_pause
+            self.exchange = exchange
+            self.ended(ticket)
+            return
+        try:
+            self.form.check(self, result)
+        except MaitredError as error:  # now, while the batch is being counted
+            self._unwritten(exchange, ticket, result, error)
+            return
+        own = result.owned()
+
+        def way(pause: Pause) -> tuple[Any, bytes, bytes]:
+            own.batch.memo[PAUSE] = pause
+            return self.form.write(self, own)
+
+        def done(future: asyncio.Future[tuple[Any, bytes, bytes]]) -> None:
+            exchange.gone = None
+            error = future.exception()
+            if error is None:
+                body, content_type, more = future.result()
+                wait = b"Server-Timing: queue;dur=%.2f, " % (result.queue_seconds * 1e3)
+                exchange.reply(200, body, content_type, wait + _timing_of(own.batch) + more)
+            else:
+                self._unwritten(exchange, ticket, own, error)  # type: ignore[arg-type]
+
+        exchange.gone = apart.write(way, done)
+
+
+def rows_written(
+    batch: Outputs, tensor: Tensor, nan: NanPolicy, valid: Array | None = None, clock: Clock | None = None
+) -> list[bytes | None]:
+    """As `rows_json`, for an output of a batch, or the rows of a caller. Raises Much where that is for a thread."""
+    if not is_long(tensor):
+        return rows_json(tensor, nan, valid, clock)
+    pause = batch.memo.get(PAUSE)
+    if pause is None:
+        raise Much
+    return rows_in_pieces(tensor, nan, valid, clock, pause)
 
 
 def reply_json(exchange: Exchange, value: Any, status: int = 200, extra: bytes = b"") -> None:

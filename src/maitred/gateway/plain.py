@@ -9,12 +9,13 @@ from typing import Final
 
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call
-from maitred.gateway.rows import Bridge, Prediction, Row, objects, read_object, read_rows
+from maitred.gateway.rows import Bridge, Prediction, Reading, Row, let_go, objects, read_object, read_rows
 from maitred.gateway.terms import is_raw
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
 from maitred.model.signature import raw_input
-from maitred.wire.json import Body, check_count, shown
+from maitred.wire.json import Document, shown
+from maitred.wire.pieces import Pause
 
 ONE: Final = "object"
 ROWS: Final = "array"
@@ -34,32 +35,39 @@ class Plain(Prediction):
         self.refresh()
         body = exchange.body
         if exchange.watched and is_raw(exchange.headers) and (spec := raw_input(self.bridge.signature)):
-            self.submit(exchange, {spec.name: Tensor("bytes", (1,), [bytes(body)])}, self, ONE, raw=True)
-            return
-        if body.lstrip()[:1] == b"[":
-            rows = read_rows(body)
-            tensors = self.bridge.rows(rows) if rows else {}
-            check_count(body, sum(map(len, rows)))
-            if not rows:
+            tensors = {spec.name: Tensor("bytes", (1,), [bytes(body)])}
+            self.submit(exchange, Reading(tensors, ONE), self, raw=True)
+        elif (reading := self.reading(exchange)) is not None:
+            if reading.tensors is None:
                 exchange.reply(200, b"[]")
-                return
-            self.submit(exchange, tensors, self, ROWS)
-            return
-        row = read_object(body)
-        if "columns" in row:
-            self.submit(exchange, self._columns(body, row), self, COLUMNS)
-            return
-        tensors = self.bridge.rows([row]) if self.bridge.signature.row_wise else self.bridge.columns(row)
-        check_count(body, len(row))
-        self.submit(exchange, tensors, self, ONE)
+            else:
+                self.submit(exchange, reading, self)
 
-    def _columns(self, body: Body, top: Row) -> dict[str, Tensor]:
+    def read(self, document: Document, pause: Pause) -> Reading:
+        text = document.text
+        if text.lstrip()[:1] == b"[":
+            rows = read_rows.rows(document)
+            if document.outline is not None:
+                rows = [{name: document.value(value) for name, value in row.items()} for row in rows]
+            tensors = self.bridge.rows(rows, pause) if rows else None
+            document.check_count(sum(map(len, rows)))
+            let_go(rows, pause)
+            return Reading(tensors, ROWS)
+        row = {name: document.value(value) for name, value in read_object.of(document).items()}
+        if "columns" in row:
+            return Reading(self._columns(document, row, pause), COLUMNS)
+        row_wise = self.bridge.signature.row_wise
+        tensors = self.bridge.rows([row], pause) if row_wise else self.bridge.columns(row, pause)
+        document.check_count(len(row))
+        return Reading(tensors, ONE)
+
+    def _columns(self, document: Document, top: Row, pause: Pause) -> dict[str, Tensor]:
         if len(top) > 1:
             other = next(name for name in top if name != "columns")
             raise Malformed(f"columns must stand alone, and {shown(other)} stands beside it")
         columns = read_object.part(top["columns"], "columns")
-        tensors = self.bridge.columns(columns)
-        check_count(body, 1 + len(columns))
+        tensors = self.bridge.columns({name: document.value(value) for name, value in columns.items()}, pause)
+        document.check_count(1 + len(columns))
         return tensors
 
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:

@@ -12,6 +12,7 @@ from maitred.errors import Forbidden, MaitredError, Malformed, Unknown
 from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded, nobody
 from maitred.gateway import metadata
 from maitred.gateway.answers import Call, defect, log, reply_error, reply_json
+from maitred.gateway.apart import Apart, Read, Work
 from maitred.gateway.chain import ANONYMOUS
 from maitred.gateway.paths import Asked, parse
 from maitred.gateway.plain import Plain
@@ -36,7 +37,9 @@ from maitred.messages import BACKGROUND, FOREVER, NORMAL, Ragged, Request, Tenso
 from maitred.model.signature import Signature
 from maitred.wire import binary
 from maitred.wire.coerce import NOT_FLAT, checked_shape, from_json, from_raw, from_texts, json_kind, packer
-from maitred.wire.json import FLAT_KEYS, Body, Envelope, InputEntry, Reader, decode, flat_decoder, shown
+from maitred.wire.json import FLAT_KEYS, Envelope, InputEntry, Reader, decode, decode_long, flat_decoder, shown
+from maitred.wire.pieces import Pause, no_pause
+from maitred.wire.sizes import MAX_FLAT, ON_LOOP_BYTES
 
 Handler = Callable[[Exchange], None]
 Route = dict[str, Handler]
@@ -47,8 +50,6 @@ ANY: Final = "*"
 MAX_ROUTES: Final = 1024
 MAX_SHAPES: Final = 4096
 
-MAX_FLAT: Final = 1 << 16
-"""Bytes of a body up to which elements may be read before anything is known of their number."""
 CLOSELY: Final = 15
 """Requests that are read closely after one that had to be, before the short way is tried again."""
 _TENANT: Final = ANONYMOUS.tenant
@@ -70,7 +71,7 @@ class Control(Protocol):
 class Rest:
     """Every route of the data port; what is not V2, V1 or plain prediction goes `aside`. An `Application`."""
 
-    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_routes", "_compiled")
+    __slots__ = ("_router", "_settings", "_aside", "_control", "_listener", "_apart", "_routes", "_compiled")
 
     watched = WATCHED
     labels = LABELS
@@ -83,13 +84,18 @@ class Rest:
         aside: Application | None = None,
         control: Control | None = None,
         listener: Listener = nobody,
+        apart: Apart | None = None,
     ) -> None:
-        """`listener` hears of what is refused here, before it reaches an endpoint."""
+        """`listener` hears of what is refused here, before it reaches an endpoint. `apart` is where long bodies and
+        answers are read and written; without it that is done on the spot."""
         self._router = router
         self._settings = settings
         self._aside = aside
         self._control = control if settings.repository_control else None
         self._listener = listener
+        self._apart = apart
+        if apart is not None:
+            apart.again = self.exchange
         self._routes: dict[bytes, Route] = {}
         """By path, as it was spelled."""
         self._compiled: dict[tuple[str, str, str], Route] = {}
@@ -161,11 +167,11 @@ class Rest:
         seconds = self._settings.deadline_of(served.name)
         match asked.protocol, asked.action:
             case "v2", "infer":
-                return {"POST": Infer(served, seconds).answer}
+                return {"POST": Infer(served, seconds, self._apart).answer}
             case "v1", "predict":
-                return {"POST": Predict(served, seconds).answer}
+                return {"POST": Predict(served, seconds, self._apart).answer}
             case "predict", _:
-                return {"POST": Plain(served, seconds).answer}
+                return {"POST": Plain(served, seconds, self._apart).answer}
             case "v2", "ready":
                 return {"GET": lambda exchange: _reply_ready(exchange, *metadata.readiness(served))}
             case "v2", "config":
@@ -227,19 +233,28 @@ def _reply_ready(exchange: Exchange, ready: bool, why: str) -> None:
 
 # ---------------------------------------------------------------- infer
 
+Reading = tuple[Envelope, dict[str, Tensor], int, Any, Ragged | None]
+"""A request's envelope and what the check said of its payload: inputs, rows, group, and how they were filled up."""
+
+
+def _has_long_json(heads: Heads) -> bool:
+    """Whether a body longer than ON_LOOP_BYTES may have as much JSON."""
+    return heads.json_length is None or len(heads.json_length) >= len(str(ON_LOOP_BYTES))
+
 
 class Infer:
     """The infer route of one model, compiled from its signature: bytes become a request, its result an answer."""
 
     __slots__ = (
         "served", "_seconds", "_description", "_signature", "_kinds", "_per_row", "_writer", "_all", "_wanted",
-        "_shapes", "_read_flat", "_flat_reader", "_not_flat", "_known", "_needed",
+        "_shapes", "_read_flat", "_flat_reader", "_not_flat", "_known", "_needed", "_apart", "_dear",
     )  # fmt: skip
 
-    def __init__(self, served: Served, deadline_seconds: float) -> None:
+    def __init__(self, served: Served, deadline_seconds: float, apart: Apart | None = None) -> None:
         """Raises NoReplica while the model has not told its signature yet."""
         self.served = served
         self._seconds = deadline_seconds
+        self._apart = apart
         self._compile()
 
     def _compile(self) -> None:
@@ -253,7 +268,12 @@ class Infer:
         }
         self._needed = needed(signature)
         self._per_row = description.traits.per_row_parameters
-        self._writer = Writer(self.served.name, self.served.version, signature)
+        self._writer = Writer(self.served.name, self.served.version, signature, self._apart)
+        self._dear = signature.buckets is not None or any(
+            spec.dtype in ("str", "bytes", "bool") or spec.masked or signature.bounds(name) is not None
+            for name, spec in signature.inputs.items()
+        )
+        """Whether binary tensors are looked at one by one."""
         self._all = self._writer.wanted(tuple(signature.outputs))
         self._wanted: dict[tuple[str, ...], Wanted] = {}
         self._shapes: set[tuple[int, ...]] = set()
@@ -295,7 +315,9 @@ class Infer:
             except (KeyError, *NOT_FLAT):
                 pass
         if tensors is None:
-            envelope, tensors, rows, group, ragged = self._read_closely(body, heads)
+            if (read := self._closely(exchange, heads)) is None:
+                return  # it is read apart, and comes again
+            envelope, tensors, rows, group, ragged = read
             id = envelope.id
         if not id and watched == ONLY_REQUEST_ID:
             heads = read_heads(exchange.headers)
@@ -318,18 +340,47 @@ class Infer:
         else:  # what that does, without the calls
             exchange.gone = ticket.watcher = call
 
-    def _read_closely(self, body: Body, heads: Heads) -> tuple[Envelope, dict[str, Tensor], int, Any, Ragged | None]:
-        """The envelope of any request, and what the check says of its payload. Raises Malformed."""
-        if heads.json_length is not None:
-            head, rest = binary.split(body, heads.json_length)
-            envelope = decode(head)
+    def _closely(self, exchange: Exchange, heads: Heads) -> Reading | None:
+        """As `_read_closely`, for the body of an exchange; None where it is being read apart. Raises MaitredError."""
+        body: Any = exchange.body
+        if type(body) is Read:
+            exchange.body = b""
+            if body.holds_for(self._description):
+                read: Reading = body.take()
+                return read
+            exchange.body = body = body.body  # the model's signature has changed meanwhile
+        apart = self._apart
+        if apart is None or len(body) <= ON_LOOP_BYTES or not (self._dear or _has_long_json(heads)):
+            return self._read_closely(body, heads, no_pause)
+        received = exchange.received_at
+
+        def way(work: Work) -> Reading:
+            return self._read_closely(body, heads, work, lambda seconds: work.by(received + seconds))
+
+        deadline = received + (self._seconds if heads.timeout_seconds is FOREVER else heads.timeout_seconds)
+        apart.read(exchange, self._description, deadline, way)
+        return None
+
+    def _read_closely(
+        self, body: Any, heads: Heads, pause: Pause, within: Callable[[float], None] | None = None
+    ) -> Reading:
+        """The envelope of any request, and what the check says of its payload. Raises Malformed.
+
+        `body` is any buffer. `within` is told of the seconds that it gives for all of this, before tensors are read.
+        """
+        head, rest = (body, None) if heads.json_length is None else binary.split(body, heads.json_length)
+        if len(head) > ON_LOOP_BYTES:
+            envelope = decode_long(head, pause)
         else:
-            rest = None
-            envelope = decode(body)
+            envelope = decode(bytes(head) if type(head) is memoryview else head)
+        if within is not None and envelope.parameters is not None:
+            timeout = envelope.parameters.get("timeout")
+            if type(timeout) is int and 0 < timeout < 2**63:
+                within(timeout / 1e6)
         names = list(map(_name_of, envelope.inputs))
         if not self._needed <= set(names) <= self._kinds.keys():
             check_names(self._signature, names)  # before elements are read, which is dear
-        tensors = self._tensors(envelope) if rest is None else self._binary_tensors(envelope, rest)
+        tensors = self._tensors(envelope, pause) if rest is None else self._binary_tensors(envelope, rest, pause)
         checked = self._signature.check(tensors)
         if self._not_flat:
             self._not_flat -= 1
@@ -351,7 +402,7 @@ class Infer:
                 )  # fmt: skip
         return envelope, checked.inputs, checked.rows, checked.group, checked.ragged
 
-    def _tensors(self, envelope: Envelope) -> dict[str, Tensor]:
+    def _tensors(self, envelope: Envelope, pause: Pause) -> dict[str, Tensor]:
         """The inputs of a JSON request. Raises Malformed naming the input."""
         tensors: dict[str, Tensor] = {}
         kinds = self._kinds
@@ -367,10 +418,10 @@ class Infer:
                 self._new_shape(name, shape)
             if not entry.data:
                 raise Malformed(f"input {shown(name)}: data is missing")
-            tensors[name] = from_json(name, kind[1], shape, entry.data, kind[2], kind[3], None, kind[4])
+            tensors[name] = from_json(name, kind[1], shape, entry.data, kind[2], kind[3], None, kind[4], pause)
         return tensors
 
-    def _binary_tensors(self, envelope: Envelope, rest: memoryview) -> dict[str, Tensor]:
+    def _binary_tensors(self, envelope: Envelope, rest: memoryview, pause: Pause) -> dict[str, Tensor]:
         """The inputs of a request with binary tensors; those are views of its body. Raises Malformed."""
         tensors: dict[str, Tensor] = {}
         cuts = binary.cut(envelope.inputs, rest)
@@ -380,11 +431,12 @@ class Infer:
             if entry.shape not in self._shapes:
                 self._new_shape(name, entry.shape)
             if name in cuts and kind[0] != entry.datatype:
-                tensors[name] = from_texts(name, from_raw(name, "str", entry.shape, cuts[name]), kind[4])
+                tensors[name] = from_texts(name, from_raw(name, "str", entry.shape, cuts[name], pause), kind[4])
             elif name in cuts:
-                tensors[name] = from_raw(name, kind[1], entry.shape, cuts[name])
+                tensors[name] = from_raw(name, kind[1], entry.shape, cuts[name], pause)
             elif entry.data:
-                tensors[name] = from_json(name, kind[1], entry.shape, entry.data, kind[2], kind[3], None, kind[4])
+                _, dtype, nullable, nan, clock = kind
+                tensors[name] = from_json(name, dtype, entry.shape, entry.data, nullable, nan, None, clock, pause)
             else:
                 raise Malformed(f"input {shown(name)}: neither data nor binary_data_size is there")
         return tensors

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from maitred.errors import Malformed
 from maitred.gateway.answers import Call
-from maitred.gateway.rows import Bridge, Prediction, objects, read_object, read_rows
+from maitred.gateway.rows import Bridge, Prediction, Reading, objects, read_object, read_rows
 from maitred.http.exchange import JSON, Exchange
 from maitred.messages import Result, Tensor
-from maitred.wire.json import Body, check_count
+from maitred.wire.json import Document, check_count
+from maitred.wire.pieces import Pause
 
 ROWS: Final = "rows"
 COLUMNS: Final = "columns"
@@ -28,41 +27,48 @@ class Predict(Prediction):
     def answer(self, exchange: Exchange) -> None:
         """Submit what the exchange asks. Raises MaitredError for what is refused before that."""
         self.refresh()
-        body = exchange.body
-        top = read_object(body)
+        reading = self.reading(exchange)
+        if reading is None:
+            return
+        if reading.tensors is None:
+            exchange.reply(200, b'{"predictions":[]}')
+        else:
+            self.submit(exchange, reading, self)
+
+    def read(self, document: Document, pause: Pause) -> Reading:
+        top = read_object.of(document)
         instances, inputs = top.get("instances"), top.get("inputs")
         if (instances is None) == (inputs is None):
             raise Malformed("the body must have either instances (a list of rows) or inputs (whole columns)")
         if instances is None:
-            self.submit(exchange, self._columns(body, inputs, len(top)), self, COLUMNS)
-            return
-        tensors = self._instances(body, instances, len(top))
-        if tensors is None:
-            exchange.reply(200, b'{"predictions":[]}')
-        else:
-            self.submit(exchange, tensors, self, ROWS)
+            return Reading(self._columns(document, document.value(inputs), len(top), pause), COLUMNS)
+        return Reading(self._instances(document, document.value(instances), len(top), pause), ROWS)
 
-    def _instances(self, body: Body, instances: msgspec.Raw, keys: int) -> dict[str, Tensor] | None:
+    def _instances(self, document: Document, instances: Any, keys: int, pause: Pause) -> dict[str, Tensor] | None:
         """None for no rows. What does not begin with an object is the rows of a single input."""
+        text = document.text
         start = _FIRST.match(memoryview(instances))
         if start is None or start[1] == b"{":
             rows = read_rows.part(instances, "instances")
-            tensors = self.bridge.rows(rows)
-            check_count(body, keys + sum(map(len, rows)))
+            if document.outline is not None:
+                rows = [{name: document.value(value) for name, value in row.items()} for row in rows]
+            tensors = self.bridge.rows(rows, pause)
+            check_count(text, keys + sum(map(len, rows)))
             return tensors
-        check_count(body, keys)
+        check_count(text, keys)
         if start[1] == b"]":
             return None
         self.bridge.check_row_wise()
-        return self.bridge.columns({self.bridge.only().name: instances})
+        return self.bridge.columns({self.bridge.only().name: instances}, pause)
 
-    def _columns(self, body: Body, inputs: msgspec.Raw, keys: int) -> dict[str, Tensor]:
+    def _columns(self, document: Document, inputs: Any, keys: int, pause: Pause) -> dict[str, Tensor]:
+        text = document.text
         if memoryview(inputs)[0] != ord("{"):
-            check_count(body, keys)
-            return self.bridge.columns({self.bridge.only().name: inputs})
+            check_count(text, keys)
+            return self.bridge.columns({self.bridge.only().name: inputs}, pause)
         columns = read_object.part(inputs, "inputs")
-        tensors = self.bridge.columns(columns)
-        check_count(body, keys + len(columns))
+        tensors = self.bridge.columns({name: document.value(value) for name, value in columns.items()}, pause)
+        check_count(text, keys + len(columns))
         return tensors
 
     def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:

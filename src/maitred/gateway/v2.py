@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final
 
 import msgspec
 import orjson
 
 from maitred.errors import Malformed
-from maitred.gateway.answers import OCTETS, Call
+from maitred.gateway.answers import OCTETS, Call, rows_written
+from maitred.gateway.apart import Apart
 from maitred.gateway.classes import check_classes, classes
 from maitred.http.exchange import JSON
 from maitred.messages import Outputs, Result, Tensor
 from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
 from maitred.wire import binary
-from maitred.wire.coerce import DATATYPES, rows_json, to_raw, unprintable
+from maitred.wire.coerce import DATATYPES, lacks_number, rows_json, to_raw, unprintable
 from maitred.wire.json import OutputEntry
+from maitred.wire.sizes import ON_LOOP_ELEMENTS
 
 
 class OutputPlan:
     """How one output of one model is written."""
 
-    __slots__ = ("name", "spec", "key", "prefix", "head", "row_wise")
+    __slots__ = ("name", "spec", "key", "prefix", "head", "row_wise", "few")
 
     def __init__(self, spec: TensorSpec, row_wise: bool, prefix: bytes) -> None:
         self.name = spec.name
@@ -34,6 +37,10 @@ class OutputPlan:
         """What an answer begins with."""
         self.head = b'{"name":%s,"datatype":"%s","shape":[' % (orjson.dumps(spec.name), spec.datatype.encode())
         self.row_wise = row_wise
+        inner = [size for size in spec.shape[1:] if isinstance(size, int)]
+        known = len(inner) == len(spec.shape) - 1 and spec.dtype not in ("str", "bytes")
+        self.few = ON_LOOP_ELEMENTS // max(1, prod(inner)) if known else -1
+        """So many rows are short to write, whatever they hold."""
 
 
 Wanted = tuple[OutputPlan, ...]
@@ -63,9 +70,10 @@ _dumps: Final = orjson.dumps
 class Writer:
     """Writes the answers of one model. A `Form`."""
 
-    __slots__ = ("_prefix", "_plans")
+    __slots__ = ("_prefix", "_plans", "apart")
 
-    def __init__(self, name: str, version: str, signature: Signature) -> None:
+    def __init__(self, name: str, version: str, signature: Signature, apart: Apart | None = None) -> None:
+        self.apart = apart
         self._prefix = b'{"model_name":%s,"model_version":%s,"outputs":[' % (orjson.dumps(name), orjson.dumps(version))
         self._plans = {
             spec.name: OutputPlan(spec, signature.row_wise, self._prefix) for spec in signature.outputs.values()
@@ -106,6 +114,13 @@ class Writer:
             pieces.append(b"]},")
         pieces[-1] = _END if id is None else _END_BEFORE_ID + _dumps(id) + b"}"
         return b"".join(pieces), JSON, b""
+
+    def check(self, call: Call, result: Result) -> None:
+        for at, plan in enumerate(call.wanted):
+            if call.forms is None or call.forms[at] == (False, None):
+                tensor = own_rows(plan, result)
+                if not plan.spec.nullable and lacks_number(tensor, plan.spec.nan):
+                    raise unprintable(tensor, plan.spec.nan, plan.name)
 
     def _write_forms(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
         """As `write`, where not every output is plain JSON: in the wanted order, raw bytes after the JSON."""
@@ -171,7 +186,7 @@ def json_pieces(plan: OutputPlan, result: Result) -> tuple[bytes, ...]:
     if not plan.row_wise:
         flat = Tensor(tensor.dtype, (1, *tensor.shape), tensor.data)
         valid = validity(plan.spec, result.batch.tensors) if plan.spec.nullable else None
-        data = joined(rows_json(flat, plan.spec.nan, valid), plan, tensor)
+        data = joined(rows_written(result.batch, flat, plan.spec.nan, valid), plan, tensor)
         return plan.head, orjson.dumps(tensor.shape)[1:-1], b'],"data":[', data
     start, stop = result.start, result.stop
     text = result.batch.memo.get(plan.key) or text_of(plan, result.batch)
@@ -191,10 +206,15 @@ def joined(rows: list[bytes | None], plan: OutputPlan, tensor: Tensor) -> bytes:
 
 
 def text_of(plan: OutputPlan, batch: Outputs) -> Text:
-    """The JSON of an output of a batch of a row-wise model, kept in the batch's memo."""
+    """The JSON of an output of a batch of a row-wise model, kept in the batch's memo. Raises Much where that is for a
+    thread."""
     tensor = batch.tensors[plan.name]
     middle = b'%b],"data":[' % b"".join(map(b",%d".__mod__, tensor.shape[1:]))
     valid = validity(plan.spec, batch.tensors) if plan.spec.nullable else None
-    text = Text(rows_json(tensor, plan.spec.nan, valid), plan.head, middle, plan.prefix + plan.head + b"1" + middle)
+    if batch.rows <= plan.few:
+        rows = rows_json(tensor, plan.spec.nan, valid)
+    else:
+        rows = rows_written(batch, tensor, plan.spec.nan, valid)
+    text = Text(rows, plan.head, middle, plan.prefix + plan.head + b"1" + middle)
     batch.memo[plan.key] = text
     return text

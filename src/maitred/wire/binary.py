@@ -12,7 +12,7 @@ HEADER: Final = "Inference-Header-Content-Length"
 MAX_DIGITS: Final = 18
 
 
-def split(body: Body, header_length: bytes) -> tuple[bytes, memoryview]:
+def split(body: Body | memoryview, header_length: bytes) -> tuple[bytes, memoryview]:
     """The JSON head and a view of the tensors behind it. `header_length` is the header's value. Raises Malformed."""
     text = header_length.strip()
     if not text.isdigit() or len(text) > MAX_DIGITS:

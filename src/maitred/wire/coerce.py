@@ -31,6 +31,9 @@ from maitred.wire.elements import NOT_FLAT as NOT_FLAT
 from maitred.wire.elements import from_texts as from_texts
 from maitred.wire.elements import packer as packer
 from maitred.wire.json_tensors import from_json as from_json
+from maitred.wire.json_tensors import is_long as is_long
+from maitred.wire.json_tensors import lacks_number as lacks_number
+from maitred.wire.json_tensors import rows_in_pieces as rows_in_pieces
 from maitred.wire.json_tensors import rows_json as rows_json
 from maitred.wire.json_tensors import to_json_values as to_json_values
 from maitred.wire.json_tensors import unprintable as unprintable

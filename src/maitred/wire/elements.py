@@ -192,11 +192,41 @@ def _fits(pack: Callable[..., Any], value: Any) -> bool:
     return True
 
 
+class Within(tuple[int, ...]):
+    """Sizes as which data are nested, of which a part is at hand."""
+
+    first: int = 0
+    """The flat index of the part's first element."""
+
+    @staticmethod
+    def of(dims: tuple[int, ...], first: int) -> Within:
+        within = Within(dims)
+        within.first = first
+        return within
+
+
 def place(index: int, dims: tuple[int, ...]) -> str:
     """Where a flat index lies in data nested as `dims`."""
     if not dims:
         return ""
-    return " at data" + "".join(f"[{i}]" for i in np.unravel_index(index, dims))
+    if isinstance(dims, Within):
+        index += dims.first
+    return " at data" + "".join(f"[{i}]" for i in np.unravel_index(index, tuple(dims)))
+
+
+def ragged(name: str, lengths: Sequence[int]) -> Malformed:
+    """The refusal of lists that are not of one length."""
+    at = next(index for index, length in enumerate(lengths) if length != lengths[0])
+    return Malformed(f"input {name!r}: ragged data: list {at} has {lengths[at]} elements, list 0 has {lengths[0]}")
+
+
+def check_fill(name: str, more: int) -> None:
+    """Refuse to fill up lists with so many more elements. Raises Malformed."""
+    if more > MAX_FILL:
+        raise Malformed(
+            f"input {name!r}: ragged data: {more} elements would be needed to fill up the lists; send fewer at once, "
+            "or lists of about the same length"
+        )
 
 
 def flattened(name: str, values: Any, depth: int, pad: Any) -> tuple[tuple[int, ...], list[Any], Array | None]:
@@ -212,13 +242,8 @@ def flattened(name: str, values: Any, depth: int, pad: Any) -> tuple[tuple[int, 
         width = max(sizes, default=0)
         if len(sizes) > 1:
             if pad is None:
-                at = next(index for index, part in enumerate(level) if len(part) != len(level[0]))
-                raise Malformed(f"input {name!r}: ragged data: list {at} has {len(level[at])} elements, list 0 has "
-                                f"{len(level[0])}")  # fmt: skip
-            more = len(level) * width - sum(map(len, level))
-            if more > MAX_FILL:
-                raise Malformed(f"input {name!r}: ragged data: {more} elements would be needed to fill up the lists; "
-                                "send fewer at once, or lists of about the same length")  # fmt: skip
+                raise ragged(name, list(map(len, level)))
+            check_fill(name, len(level) * width - sum(map(len, level)))
             uneven = True
         last = len(dims) == depth - 1
         if last and uneven:

@@ -13,6 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from maitred.errors import Malformed
+from maitred.wire.outline import Outline, address, outline
+from maitred.wire.pieces import Pause, no_pause
+from maitred.wire.row_pieces import RowScan
+from maitred.wire.sizes import AT_ONCE_BYTES, ON_LOOP_BYTES
 
 MAX_DEPTH: Final = 100
 MAX_KEYS: Final = 250_000
@@ -20,6 +24,9 @@ MAX_KEYS: Final = 250_000
 
 MAX_ENTRIES: Final = 4096
 """Inputs or outputs of a V2 request."""
+
+MAX_LONG_AROUND: Final = 1 << 22
+"""Bytes of any V2 body without its long arrays of elements: they are read as a whole."""
 
 MAX_AROUND: Final = 1 << 20
 """Bytes of a body without its tensors, where it has to be looked at closely."""
@@ -53,6 +60,7 @@ class Envelope(msgspec.Struct, gc=False):
     outputs: list[OutputEntry] | None = None
 
 
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 
 
@@ -98,12 +106,35 @@ def decode(body: Body) -> Envelope:
         envelope = _decode_envelope(body)
     except (msgspec.DecodeError, RecursionError) as error:
         refuse(error, body)
+    _look_closely(envelope, body)
+    return envelope
+
+
+def decode_long(body: Any, pause: Pause) -> Envelope:
+    """As `decode`, in pieces with a `pause` between them. Elements are views of the body, which may be any buffer."""
+    document = Document(body, pause, b"data")
+    found = document.outline
+    if len(document.text) > MAX_LONG_AROUND:
+        document.read(_skip)
+        raise Malformed(f"fields that are not tensors take more than {MAX_LONG_AROUND} bytes: leave them out")
+    if found is not None:
+        envelope: Envelope = document.read(_decode_envelope)
+        values = [document.value(entry.data) for entry in envelope.inputs]
+        if found.all_claimed():
+            _look_closely(envelope, found.around)
+            for entry, value in zip(envelope.inputs, values, strict=True):
+                entry.data = value
+            return envelope
+    return decode(bytes(body))  # short, or long where nobody expects it
+
+
+def _look_closely(envelope: Envelope, body: Body) -> None:
+    """Raises Malformed for depth and duplicate keys, where there may be any."""
     colons = body.count(b":")
     if colons != 4 * len(envelope.inputs) + (1 if envelope.id is None else 2) and colons != _keys(envelope):
         around = _around(body, envelope)
         check_depth(around)
         check_keys(around)
-    return envelope
 
 
 def _keys(envelope: Envelope) -> int:
@@ -124,19 +155,74 @@ def _keys(envelope: Envelope) -> int:
 def _around(body: Body, envelope: Envelope) -> bytes:
     """The body with 0 for each tensor's elements, so that looking at it closely has a price that is bounded."""
     view = memoryview(body)
-    begin = _address(body)
+    begin = address(body)
     pieces: list[Any] = []
     at = 0
     for entry in envelope.inputs:
-        start = _address(entry.data) - begin if entry.data else 0
+        start = address(entry.data) - begin if entry.data else 0
         if at < start < len(body):  # elements are views of the body
             pieces += (view[at:start], b"0")
             at = start + len(memoryview(entry.data))
     return b"".join([*pieces, view[at:]])
 
 
-def _address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
+class Document:
+    """A body as readers of rows and columns take it: a long one without its long arrays, which were checked apart."""
+
+    __slots__ = ("text", "outline", "pause", "colons", "_body")
+
+    def __init__(self, body: Any, pause: Pause = no_pause, key: bytes | None = None) -> None:
+        """`body`: any buffer. Long ones are looked through in pieces, with a `pause` between them. `key`: of the only
+        arrays that are apart."""
+        self._body = body
+        self.pause = pause
+        self.colons = -1
+        """How many keys the text has, where that is known."""
+        self.outline = outline(body, pause, key) if len(body) > AT_ONCE_BYTES else None
+        self.text: Body = body
+        """What readers take; those of its fields that they use they pass through `value`."""
+        if self.outline is not None:
+            self.text = self.outline.around
+        elif not isinstance(body, (bytes, bytearray)):
+            self.text = bytes(body)
+
+    def value(self, raw: Any) -> Any:
+        """The text of a field."""
+        return raw if self.outline is None else self.outline.value(raw)
+
+    def check_count(self, understood: int) -> None:
+        """As the function of that name, of the text."""
+        if self.colons < 0:
+            check_count(self.text, understood)
+        elif self.colons != understood:
+            check_keys(self.text)
+
+    def read(self, way: Callable[[Body], Any]) -> Any:
+        """What `way` makes of the text. Raises Malformed just as for the whole body."""
+        found = self.outline
+        broken = found.broken(self.pause) if found is not None else None
+        text, since, behind = broken or (self.text, 0, 0)
+        try:
+            value = way(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            if found is None:
+                refuse(error, self.text)
+            if not isinstance(error, msgspec.ValidationError):
+                self._refuse(error, text, found, since if broken else len(text) + 1, behind)
+        else:
+            if broken is None:
+                return value
+        whole = bytes(self._body)  # a mark may be called by another name than what it stands for
+        try:
+            return way(whole)
+        except (msgspec.DecodeError, RecursionError) as error:
+            refuse(error, whole)
+
+    def _refuse(self, error: Exception, text: Body, found: Outline, since: int, behind: int) -> NoReturn:
+        def moved(byte: int) -> int:
+            return byte + behind if byte >= since else found.place(byte)
+
+        refuse(error, text, "", moved, memoryview(self._body))
 
 
 class Reader:
@@ -149,15 +235,33 @@ class Reader:
 
     def __call__(self, body: Body) -> Any:
         """Raises Malformed. Duplicate keys are the caller's to find: see `check_count`."""
+        return self.of(Document(body))
+
+    def of(self, document: Document) -> Any:
+        """The same of a document, whose long arrays are still to be had from it."""
+        body = document.text
         for character, things in ((b":", "keys"), (b"{", "rows")):
             if body.count(character) > MAX_KEYS and count_outside_strings(body, character) > MAX_KEYS:
-                raise Malformed(f"the body has more than {MAX_KEYS} {things}; send columns, or fewer rows at once")
-        try:
-            value = self._decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
-            refuse(error, body)
+                raise _too_many(things)
+        value = document.read(self._decode)
         check_depth(body)
         return value
+
+    def rows(self, document: Document) -> Any:
+        """As `of`, of a document that is a list of rows: a long one is read some rows at a time."""
+        if document.outline is not None or len(document.text) <= ON_LOOP_BYTES:
+            return self.of(document)
+        scan = RowScan(memoryview(document.text), document.pause)
+        for count, things in ((scan.colons, "keys"), (scan.braces, "rows")):
+            if count > MAX_KEYS:
+                raise _too_many(things)
+        rows = scan.rows(self._decode, document.pause)
+        if rows is None:
+            return self.of(document)
+        if scan.deepest > MAX_DEPTH:
+            raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels")
+        document.colons = scan.colons
+        return rows
 
     def part(self, value: msgspec.Raw, field: str) -> Any:
         """The same for the value of a field, inside a body that was read already. Raises Malformed naming the field."""
@@ -165,6 +269,10 @@ class Reader:
             return self._decode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             refuse(error, bytes(value), field)
+
+
+def _too_many(things: str) -> Malformed:
+    return Malformed(f"the body has more than {MAX_KEYS} {things}; send columns, or fewer rows at once")
 
 
 # ---------------------------------------------------------------- limits
@@ -252,8 +360,13 @@ _LONE: Final = re.compile(
 )
 
 
-def refuse(error: Exception, body: Body, field: str = "") -> NoReturn:
-    """Raise Malformed for what a decoder said, naming the place (inside `field`) as well as it can be known."""
+def refuse(
+    error: Exception, body: Body, field: str = "", moved: Callable[[int], int] | None = None, whole: Any = None
+) -> NoReturn:
+    """Raise Malformed for what a decoder said, naming the place (inside `field`) as well as it can be known.
+
+    Where the decoder saw a part only, `moved` tells the places of that in the `whole`.
+    """
     if isinstance(error, RecursionError):
         raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels") from None
     if isinstance(error, msgspec.ValidationError):
@@ -264,14 +377,18 @@ def refuse(error: Exception, body: Body, field: str = "") -> NoReturn:
         raise Malformed(f"{place or 'the body'}: {said}") from None
     text = str(error).removeprefix("JSON is malformed: ")
     byte = _BYTE.search(text)
-    end = int(byte[1]) if byte else len(body)
+    end = int(byte[1]) if byte else len(body if whole is None else whole)
+    if byte and moved is not None:
+        end = moved(end)
+        text = _BYTE.sub(f"(byte {end})", text)
     if not body.strip():
         raise Malformed("the body is empty; it must be a JSON object") from None
     if b"\\u" in body and _LONE.search(body):
         text = "a string holds a lone surrogate escape"
     elif text == "Input data was truncated":
         text = "it ends too early"
-    keys = _KEY.findall(body, max(0, end - 4096), end)
+    before = max(0, end - 4096)
+    keys = _KEY.findall(body, before, end) if whole is None else _KEY.findall(bytes(whole[before:end]))
     near = f", in or after {shown(keys[-1].decode('utf-8', 'replace'))}" if keys else ""
     raise Malformed(f"the body is not valid JSON: {text}{near}") from None
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 import struct
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,11 +14,14 @@ import orjson
 
 from maitred.errors import MaitredError, Malformed, ModelFault
 from maitred.messages import DType, Tensor
-from maitred.wire.dtypes import DATATYPES, FLOATS, MAX_DIMENSIONS, NUMPY_TYPES, Array, NanPolicy, json_kind
+from maitred.wire.dtypes import DATATYPES, FLOATS, MAX_DIMENSIONS, NUMPY_TYPES, Array, NanPolicy
 from maitred.wire.elements import Target, flattened, packer, tensor_of
-from maitred.wire.json import count_outside_strings
+from maitred.wire.json_decoders import decoder, depth_of, explained, tame
+from maitred.wire.json_pieces import from_pieces
 from maitred.wire.missing import NAT
-from maitred.wire.nesting import MAX_EMPTY_LISTS, check_empty_lists, check_uneven_lists, even_sizes, flat, structure
+from maitred.wire.nesting import check_empty_lists, check_uneven_lists, structure
+from maitred.wire.pieces import Pause, no_pause
+from maitred.wire.sizes import AT_ONCE_BYTES, ON_LOOP_CHARACTERS, ON_LOOP_ELEMENTS, PIECE_BYTES, PIECE_ELEMENTS
 from maitred.wire.times import Clock, texts, writable
 
 
@@ -33,17 +34,19 @@ def from_json(
     nan: NanPolicy = "error",
     pad: Any = None,
     clock: Clock | None = None,
+    pause: Pause = no_pause,
 ) -> Tensor:
     """The tensor that JSON text holds: an array, flat or nested as `shape` says (a scalar where the shape is empty).
 
     `shape` is a checked one; None takes it from the nesting. `nullable` allows null: NaN for float dtypes (for which
     the policy "null" does so too), NAT for times, else an element of a `Partial` that is missing. The policy "string"
     accepts the strings of `NAN_NAMES`. With a `clock`, elements are times: counts, or ISO 8601 text. Where the shape is
-    None and `pad` is not, it fills up ragged nested lists. Raises Malformed naming the input and the place.
+    None and `pad` is not, it fills up ragged nested lists. Long text is read in pieces, with a `pause` between them.
+    Raises Malformed naming the input and the place.
     """
     if shape is not None:
-        if len(raw_json) > _MUCH:
-            _check_number(name, dtype, shape, bytes(raw_json))
+        if len(raw_json) > AT_ONCE_BYTES:
+            return _from_much(Target.of(name, dtype, nullable, nan, clock), shape, raw_json, pad, pause)
         decode, pack, count = _PLANS[dtype].get(shape) or _plan(dtype, shape)
         try:
             values = decode(raw_json)
@@ -51,6 +54,8 @@ def from_json(
                 return Tensor(dtype, shape, pack(*values))
         except (ValueError, OverflowError, struct.error):
             pass  # nested, nullable or wrong: the long way accepts it, or says what is wrong and where
+    elif len(raw_json) > AT_ONCE_BYTES:
+        return _from_much(Target.of(name, dtype, nullable, nan, clock), shape, raw_json, pad, pause)
     return _from_json(Target.of(name, dtype, nullable, nan, clock), shape, raw_json, pad)
 
 
@@ -59,22 +64,11 @@ _PLANS: Final[Mapping[str, dict[tuple[int, ...], _Plan]]] = {dtype: {} for dtype
 """Per dtype and shape: the decoder of a flat list, what packs its values, and their count."""
 
 _MAX_PLANS: Final = 512
-_MUCH: Final = 1 << 16
-"""Bytes of JSON whose elements are counted before they are read, for reading is a hundred times as dear."""
-
-
-def _check_number(name: str, dtype: DType, shape: tuple[int, ...], text: bytes) -> None:
-    """Refuse text that cannot hold the elements of `shape`, however nested: all but the first follow a comma."""
-    commas = count_outside_strings(text, b",") if dtype in ("str", "bytes") else text.count(b",")
-    count = math.prod(shape)
-    lists = math.prod(shape[: shape.index(0)]) if 0 in shape else 0
-    if commas != count - 1 if count else commas >= max(1, min(lists, MAX_EMPTY_LISTS)):
-        raise Malformed(f"input {name!r}: shape {list(shape)} holds {count} elements, data hold {commas + 1}")
 
 
 def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
     count = math.prod(shape)
-    plan = (_decoder(dtype, 1, False, False, False).decode, packer(dtype, count), count)
+    plan = (decoder(dtype, 1, False, False, False).decode, packer(dtype, count), count)
     known = _PLANS[dtype]
     if len(known) >= _MAX_PLANS:
         known.clear()  # callers choose shapes, so the table must stay bounded
@@ -82,38 +76,30 @@ def _plan(dtype: DType, shape: tuple[int, ...]) -> _Plan:
     return plan
 
 
-@functools.lru_cache(256)
-def _decoder(dtype: DType, depth: int, nulls: bool, names: bool, times: bool) -> msgspec.json.Decoder[Any]:
-    """A strict decoder of lists nested `depth` deep: floats take integers too, nothing else is converted."""
-    kind: Any = json_kind(dtype)
-    if names:
-        kind = kind | Literal["NaN", "Infinity", "-Infinity"]
-    if times:
-        kind = kind | str
-    if nulls:
-        kind = kind | None
-    for _ in range(depth):
-        kind = list[kind]
-    return msgspec.json.Decoder(kind)
+def _from_much(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad: Any, pause: Pause) -> Tensor:
+    """As `from_json`, for long text: lists of nothing, and what is wrong in uneven ones, are read as a whole."""
+    text = memoryview(raw_json)
+    tensor = from_pieces(target, shape, text, pad, pause)
+    return _from_json(target, shape, text, pad) if tensor is None else tensor
 
 
 def _from_json(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad: Any) -> Tensor:
     """As `from_json`, for every case that is not a plain flat list."""
     name = target.name
     text = bytes(raw_json)
-    depth = _depth(text)
+    depth = depth_of(text)
     if depth > MAX_DIMENSIONS:
         raise Malformed(f"input {name!r}: data are nested more than {MAX_DIMENSIONS} lists deep")
-    if len(text) > _MUCH:
+    if len(text) > AT_ONCE_BYTES:
         check_empty_lists(name, text)
-        if depth > 1 and (tensor := _from_even(target, shape, text, depth)) is not None:
-            return tensor
+        if depth > 1:
+            check_uneven_lists(name, text.count(b"[") if b'"' not in text else structure(text).count(b"["))
     try:
-        values = _decoder(target.dtype, depth, target.nulls, target.names, target.clock is not None).decode(text)
+        values = decoder(target.dtype, depth, target.nulls, target.names, target.clock is not None).decode(text)
     except msgspec.ValidationError as error:
-        raise Malformed(f"input {name!r}: {_explained(target, str(error))}") from None
+        raise Malformed(f"input {name!r}: {explained(target, str(error))}") from None
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"input {name!r}: data are not valid JSON: {_tame(str(error))}") from None
+        raise Malformed(f"input {name!r}: data are not valid JSON: {tame(str(error))}") from None
     nest = [values] if depth == 0 else values
     dims, elements, real = flattened(name, nest, max(depth, 1), pad if shape is None else None)
     dims = dims if depth else ()
@@ -122,68 +108,12 @@ def _from_json(target: Target, shape: tuple[int, ...] | None, raw_json: Any, pad
     return tensor_of(target, elements, dims, dims if shape is None else shape, real)
 
 
-def _from_even(target: Target, shape: tuple[int, ...] | None, text: bytes, depth: int) -> Tensor | None:
-    """The tensor of evenly nested lists, read as one flat list: a list of Python's takes far more than its text does.
-
-    None where they are not even, or hold what they must not: that is for the long way to read, or to say. Raises
-    Malformed where they are too many for it.
-    """
-    brackets = structure(text)
-    dims = even_sizes(brackets, depth)
-    if dims is not None and shape in (None, dims):
-        try:
-            read = _decoder(target.dtype, 1, target.nulls, target.names, target.clock is not None)
-            elements = read.decode(flat(text))
-        except ValueError:
-            pass
-        else:
-            if len(elements) == math.prod(dims):
-                return tensor_of(target, elements, dims, dims)
-    check_uneven_lists(target.name, brackets)
-    return None
-
-
 def _check_count(name: str, shape: tuple[int, ...], dims: tuple[int, ...], count: int) -> None:
     """Malformed where data of sizes `dims` are not those of `shape`; flat data only have to be as many."""
     if count != math.prod(shape):
         raise Malformed(f"input {name!r}: shape {list(shape)} holds {math.prod(shape)} elements, data hold {count}")
     if len(dims) != 1 and count and dims != shape:
         raise Malformed(f"input {name!r}: shape is {list(shape)}, data are nested as {list(dims)}")
-
-
-def _depth(text: bytes) -> int:
-    """How many lists open before the first element."""
-    head = _OPENING.match(text)
-    return head[0].count(b"[") if head is not None else 0
-
-
-_OPENING: Final = re.compile(rb"[\[ \t\r\n]*")
-_PLACE: Final = re.compile(r" - at `\$([^`]*)`")
-_WORDS: Final = {
-    "int": "an integer", "float": "a decimal number", "str": "a string", "bool": "true or false", "array": "a list",
-    "object": "an object",
-}  # fmt: skip
-
-
-def _explained(target: Target, message: str) -> str:
-    """A decoder's complaint in the words of the protocol, with the place in `data`."""
-    datatype = DATATYPES[target.dtype]
-    place = _PLACE.search(message)
-    where = f" at data{place[1]}" if place else ""
-    got = re.search(r"got `(\w+)`", message)
-    if got is not None and got[1] == "null":
-        return f"null{where} is not allowed" + ("" if target.dtype in FLOATS else f" for {datatype}")
-    if got is not None:
-        wanted = "times, as ISO 8601 text or whole numbers" if target.clock is not None else f"{datatype} values"
-        return f"expected {wanted}, got {_WORDS.get(got[1], got[1])}{where}"
-    if "out of range" in message:
-        return f"the value{where} does not fit {datatype}"
-    return f"the value{where} is not allowed for {datatype}"
-
-
-def _tame(message: str) -> str:
-    """A parser's message without what could break a line."""
-    return ascii(message.removeprefix("JSON is malformed: "))[1:-1][:200]
 
 
 # --- tensor -> JSON ---------------------------------------------------------------------------------------------
@@ -221,6 +151,62 @@ def rows_json(
     if clock is not None:
         return _rows_of_times(matrix, clock)
     return _rows_with_nulls(matrix, nan, np.asarray(valid).reshape(matrix.shape))
+
+
+def is_long(tensor: Tensor) -> bool:
+    """Whether writing it as JSON would hold up a loop."""
+    data = tensor.data
+    if type(data) is list:
+        return len(data) > ON_LOOP_ELEMENTS or sum(map(len, data)) > ON_LOOP_CHARACTERS
+    return math.prod(tensor.shape) > ON_LOOP_ELEMENTS
+
+
+def lacks_number(tensor: Tensor, nan: NanPolicy) -> bool:
+    """Whether a float is among the elements that JSON cannot show; quick, for long tensors."""
+    if tensor.dtype not in FLOATS or nan != "error":
+        return False
+    data = tensor.data if isinstance(tensor.data, np.ndarray) else np.frombuffer(tensor.data, NUMPY_TYPES[tensor.dtype])
+    return not np.isfinite(data).all()
+
+
+def rows_in_pieces(
+    tensor: Tensor, nan: NanPolicy, valid: Array | None, clock: Clock | None, pause: Pause
+) -> list[bytes | None]:
+    """As `rows_json`, with a `pause` after every PIECE_ELEMENTS elements or PIECE_BYTES of text."""
+    rows, width = tensor.shape[0], math.prod(tensor.shape[1:])
+    flags = None if valid is None else np.asarray(valid).reshape(-1)
+    count = rows * width
+    data = tensor.data.reshape(-1) if isinstance(tensor.data, np.ndarray) else tensor.data
+    flat = Tensor(tensor.dtype, (count,), data)
+
+    def written(start: int, stop: int, columns: int) -> list[bytes | None]:
+        part = flat.rows(start, stop)
+        there = None if flags is None else flags[start:stop]
+        pause()
+        return rows_json(Tensor(part.dtype, ((stop - start) // columns, columns), part.data), nan, there, clock)
+
+    step = _step(tensor)
+    lines: list[bytes | None] = []
+    if not count:
+        return rows_json(tensor, nan, valid, clock)
+    if width <= step:
+        step -= step % width
+        for start in range(0, count, step):
+            lines += written(start, min(start + step, count), width)
+        return lines
+    for start in range(0, count, width):
+        parts = [written(at, min(at + step, start + width), min(at + step, start + width) - at)[0]
+                 for at in range(start, start + width, step)]  # fmt: skip
+        lines.append(None if None in parts else b",".join(parts))  # type: ignore[arg-type]
+    return lines
+
+
+def _step(tensor: Tensor) -> int:
+    """How many elements are to be written at once."""
+    if not isinstance(tensor.data, list):
+        return PIECE_ELEMENTS
+    each = sum(map(len, tensor.data)) // len(tensor.data) + 1 if tensor.data else 1
+    return max(1, min(PIECE_ELEMENTS, PIECE_BYTES // each))
 
 
 def _rows_with_nulls(tensor: Tensor, nan: NanPolicy, valid: Array) -> list[bytes | None]:
