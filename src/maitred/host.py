@@ -231,6 +231,100 @@ def end_of(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
+# ---------------------------------------------------------------------- waits shorter than a millisecond
+
+
+class FineTimer(Protocol):
+    """One wait at a time on an event loop, finer than the loop's own timers, which step by a millisecond."""
+
+    def start(self, seconds: float) -> None:
+        """Ring once, so many seconds from now, instead of what was asked for before."""
+        ...
+
+    def stop(self) -> None:
+        """Don't ring."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds; it never rings again."""
+        ...
+
+
+def fine_timer(loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> FineTimer:
+    """A timer that calls `rang` on `loop`. Where the system has none that is finer, it steps as the loop's do."""
+    if not portable():
+        try:
+            return _DescriptorTimer(loop, rang)
+        except (OSError, AttributeError):  # no descriptor left, or a C library without such timers
+            pass
+    return _LoopTimer(loop, rang)
+
+
+class _TimerSpec(ctypes.Structure):
+    """The C library's `struct itimerspec`."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns"))
+
+
+class _DescriptorTimer:
+    """Linux: a timer of the kernel, behind a descriptor that becomes readable. Starting it is one system call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> None:
+        library = ctypes.CDLL(None, use_errno=True)  # Python offers these calls from 3.13 on
+        self._set = library.timerfd_settime
+        self._fd: int = library.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._spec = _TimerSpec()
+        self._at = ctypes.byref(self._spec)
+        self._loop = loop
+        self._rang = rang
+        loop.add_reader(self._fd, self._due)
+
+    def start(self, seconds: float) -> None:
+        whole, part = divmod(max(seconds, 1e-9), 1.0)
+        self._spec.after_s, self._spec.after_ns = int(whole), max(1, int(part * 1e9))
+        self._set(self._fd, 0, self._at, None)
+
+    def stop(self) -> None:
+        self._spec.after_s = self._spec.after_ns = 0
+        self._set(self._fd, 0, self._at, None)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _due(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # stopped or started anew in the same turn of the loop
+            return
+        self._rang()
+
+
+class _LoopTimer:
+    """Elsewhere: the loop's own, which knows milliseconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> None:
+        self._loop = loop
+        self._rang = rang
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, seconds: float) -> None:
+        self.stop()
+        self._handle = self._loop.call_later(max(seconds, 0.001), self._rang)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def close(self) -> None:
+        self.stop()
+
+
 # ---------------------------------------------------------------------- what the machine offers
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from maitred.endpoint import Ticket
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL, Request
-from maitred.scheduling.batching import Bounds, form, gathers
+from maitred.scheduling.batching import Bounds, form
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.queue import Queue
 
@@ -88,14 +88,3 @@ def test_with_a_backlog_batches_stay_full_and_the_late_give_way() -> None:
     assert form(queue, NORMAL, bounds, linear(), 0.0, into, late) == 8
     assert [ticket.request.deadline for ticket in late] == [0.0055] * 4
     assert all(ticket.request.deadline == 1.0 for ticket in into)
-
-
-@pytest.mark.parametrize(
-    "waiting, before, most, room, wanted",
-    [
-        (0, 0, 64, 1, False), (1, 0, 64, 1, True), (32, 31, 64, 1, True), (32, 32, 64, 1, False),
-        (64, 32, 64, 1, False), (70, 0, 64, 1, False), (32, 0, 64, 2, False), (32, 0, 64, 0, False),
-    ],
-)  # fmt: skip
-def test_when_a_freed_replica_lets_the_loop_turn(waiting: int, before: int, most: int, room: int, wanted: bool) -> None:
-    assert gathers(waiting, before, most, room) is wanted

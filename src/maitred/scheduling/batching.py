@@ -105,16 +105,6 @@ def form(
     return 0
 
 
-def gathers(waiting: int, before: int, most: int, room: int) -> bool:
-    """Whether a replica that has just answered lets the event loop turn once more before it takes what waits.
-
-    `before`: rows that waited a turn ago, 0 at the answer. Callers who were answered tend to ask again at once, and
-    what they send may be here already: it is read in the next turns, as long as each brings more. A full batch and what
-    another slot has room for never wait. Not asked after a batch of one, so that a lone caller never waits either.
-    """
-    return before < waiting < most and room == 1
-
-
 def _most_in_time(first: Request, most: int, curve: Curve, now: float) -> int:
     """How many rows may go with `first`, itself included, without making it late; all if it is late anyway."""
     fits = curve.rows_within(first.deadline - now, most)
