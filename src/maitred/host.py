@@ -314,7 +314,7 @@ class _LoopTimer:
 
     def start(self, seconds: float) -> None:
         self.stop()
-        self._handle = self._loop.call_later(max(seconds, 0.001), self._rang)
+        self._handle = self._loop.call_later(seconds, self._rang)
 
     def stop(self) -> None:
         if self._handle is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -163,5 +165,55 @@ def test_a_child_that_somebody_else_reaped_is_told_of_too(portable: bool, monkey
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await ends.get() is None
         assert not watch.stopped()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_fine_timer_rings_once_for_what_was_asked_last(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "portable", lambda: portable or sys.platform != "linux")
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        rings: asyncio.Queue[float] = asyncio.Queue()
+        timer = host.fine_timer(loop, lambda: rings.put_nowait(time.monotonic()))
+        asked_at = time.monotonic()
+        timer.start(1000.0)
+        timer.start(0.003)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await rings.get() - asked_at >= 0.002
+            timer.start(0.0)
+            await rings.get()
+        timer.start(0.0)
+        timer.stop()
+        stopped_at = time.monotonic()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            timer.start(0.002)
+            assert await rings.get() - stopped_at >= 0.001, "it was the second that rang"
+        timer.start(0.0)
+        timer.close()
+        timer.close()
+        done = loop.create_future()
+        loop.call_later(0.01, done.set_result, None)
+        await done
+        assert rings.empty()
+
+    asyncio.run(play())
+
+
+@pytest.mark.skipif(host.portable(), reason="the system has no timer behind a descriptor")
+def test_without_a_descriptor_a_timer_is_the_loops() -> None:
+    async def play() -> None:
+        low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+        rang = asyncio.Event()
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, high))
+            timer = host.fine_timer(asyncio.get_running_loop(), rang.set)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (low, high))
+        timer.start(0.001)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await rang.wait()
+        timer.close()
 
     asyncio.run(play())

@@ -352,7 +352,7 @@ class Dispatcher:
                 returning.look(self._arrived_rows(), now)
             high, normal, background = self.queue.lanes
             while load.room > 0 and (normal.rows or high.rows or background.rows):
-                if load.room == 1 and (returning.turns or returning.missing > 0) and self._waits(now):
+                if (returning.turns or returning.missing > 0 or self._held_until) and self._waits(now):
                     break
                 if not self._dispatch(now):
                     break
@@ -403,7 +403,8 @@ class Dispatcher:
     def _waits(self, now: float) -> bool:
         """Whether the one replica with room leaves what waits for now, because more is about to come."""
         returning = self.returning
-        until = self._wait_until(now) if returning.missing > 0 else 0.0
+        only = self.load.room == 1
+        until = self._wait_until(now) if only and returning.missing > 0 else 0.0
         if until:
             returning.turns = 0
             if until != self._held_until:
@@ -413,7 +414,7 @@ class Dispatcher:
         if self._held_until:
             self._held_until = 0.0
             self._effects.hold(FOREVER)
-        if returning.turns and returning.gathers(self.load.waiting_rows(), self._row_bound.rows, now):
+        if only and returning.turns and returning.gathers(self.load.waiting_rows(), self._row_bound.rows, now):
             self._effects.hold(0.0)
             return True
         return False
@@ -425,7 +426,8 @@ class Dispatcher:
         would miss a deadline.
         """
         load, queue = self.load, self.queue
-        if load.waiting_rows() >= min(self._row_bound.rows, self._paying_rows) or any(self._aside.lanes):
+        waiting, full = load.waiting_rows(), min(self._row_bound.rows, self._paying_rows)
+        if waiting >= full or any(self._aside.lanes):
             return 0.0
         group: Hashable = None
         earliest = FOREVER
@@ -437,8 +439,10 @@ class Dispatcher:
                 group = request.group
                 earliest = min(earliest, request.deadline)
         until = self.returning.until(group, now)
-        if earliest != FOREVER:
-            until = min(until, earliest - load.full_seconds * (1.0 + self.curve.spread))
+        spread = 1.0 + self.curve.spread
+        if until and earliest < until + load.full_seconds * spread:
+            run = self.curve.seconds(min(waiting + self.returning.missing, full))
+            until = min(until, earliest - run * spread)
         return until if until > now and until > self._waited_until else 0.0
 
     def _dispatch(self, now: float) -> bool:
