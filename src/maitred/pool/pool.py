@@ -238,7 +238,9 @@ class Pool:
 
     def hold(self, until: float) -> None:
         if not until:
-            self._tick_soon()
+            if not self._ticking:
+                self._ticking = True
+                self._loop.call_soon(self._tick)
         elif until != FOREVER:
             if self._timer is None:
                 self._timer = fine_timer(self._loop, self._held_back)

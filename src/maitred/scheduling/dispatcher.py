@@ -20,7 +20,7 @@ from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import WAITING, Queue
 from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, standing
 from maitred.scheduling.replicas import Replica, Replicas
-from maitred.scheduling.returning import MOST_SECONDS, Returning
+from maitred.scheduling.returning import ENOUGH, MOST_SECONDS, Returning
 
 __all__ = ["Batch", "Cause", "DispatchSettings", "Dispatcher", "Effects"]
 
@@ -348,12 +348,15 @@ class Dispatcher:
             if now >= self._asked:
                 self._expire(now)
             load, returning = self.load, self.returning
+            high, normal, background = self.queue.lanes
             if returning.seconds:
                 returning.look(self._arrived_rows(), now)
-            high, normal, background = self.queue.lanes
-            while load.room > 0 and (normal.rows or high.rows or background.rows):
-                if (returning.turns or returning.missing > 0 or self._held_until) and self._waits(now):
+            while load.room > 0 and (waiting := high.rows + normal.rows + background.rows):
+                if load.room == 1 and (returning.turns or returning.missing > 0) and self._waits(waiting, now):
                     break
+                if self._held_until:
+                    self._held_until = 0.0
+                    self._effects.hold(FOREVER)
                 if not self._dispatch(now):
                     break
         finally:
@@ -400,33 +403,28 @@ class Dispatcher:
 
     # Dispatch
 
-    def _waits(self, now: float) -> bool:
-        """Whether the one replica with room leaves what waits for now, because more is about to come."""
+    def _waits(self, waiting: int, now: float) -> bool:
+        """Whether the one replica with room leaves `waiting` rows for now, because more are about to come."""
         returning = self.returning
-        only = self.load.room == 1
-        until = self._wait_until(now) if only and returning.missing > 0 else 0.0
-        if until:
+        if returning.missing > 0 and returning.share > ENOUGH and (until := self._wait_until(waiting, now)):
             returning.turns = 0
             if until != self._held_until:
                 self._held_until = until
                 self._effects.hold(until)
             return True
-        if self._held_until:
-            self._held_until = 0.0
-            self._effects.hold(FOREVER)
-        if only and returning.turns and returning.gathers(self.load.waiting_rows(), self._row_bound.rows, now):
+        if returning.turns and returning.gathers(waiting, self._row_bound.rows, now):
             self._effects.hold(0.0)
             return True
         return False
 
-    def _wait_until(self, now: float) -> float:
-        """How long what waits is left for callers who were answered just now and are likely to return; 0.0: no longer.
+    def _wait_until(self, waiting: int, now: float) -> float:
+        """Until when what waits is left for callers who were answered just now and are likely to return; 0.0: no longer.
 
         Never with a full batch, with several groups, with any that recovery has set aside, or so long that the batch
         would miss a deadline.
         """
         load, queue = self.load, self.queue
-        waiting, full = load.waiting_rows(), min(self._row_bound.rows, self._paying_rows)
+        full = min(self._row_bound.rows, self._paying_rows)
         if waiting >= full or any(self._aside.lanes):
             return 0.0
         group: Hashable = None

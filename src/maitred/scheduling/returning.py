@@ -16,7 +16,7 @@ _WORTH: Final = 0.5
 """How much of what one batch less saves, its fixed part, may be spent on waiting."""
 _SHORTEST_SECONDS: Final = 0.0001
 """Less is not waited for by a timer: a few turns of the event loop bring what is here already, and cost less."""
-_ENOUGH: Final = 0.6
+ENOUGH: Final = 0.6
 """Share of callers who must have come back of late."""
 _FEW: Final = 0.05
 """Where fewer than this came in the last part of the wait, it ends before that part."""
@@ -117,7 +117,9 @@ class Returning:
             if self.missing > 0:
                 self._came[int(age / seconds * _PARTS)] += min(came, self.missing)
                 self.missing -= came
-        elif age < (1.0 + _BESIDE) * seconds:
+            return
+        self.missing = 0
+        if age < (1.0 + _BESIDE) * seconds:
             self._others += came
 
     def written(self, rows: int, requests: int, group: Hashable, arrived: int, now: float) -> None:
@@ -146,7 +148,7 @@ class Returning:
 
         Not once as many rows have come as were answered: a lone caller, once back, never waits.
         """
-        if self.share <= _ENOUGH or self.missing <= 0 or group != self._group:
+        if self.share <= ENOUGH or self.missing <= 0 or group != self._group:
             return 0.0
         until = self._written_at + self.wait_seconds
         return until if until > now else 0.0

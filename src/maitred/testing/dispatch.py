@@ -193,9 +193,9 @@ class ManualPool:
     def _replace(self) -> None:
         self.add_replica()
 
-    def _batch_over(self, batch: Batch) -> None:
+    def _batch_over(self, batch: Batch) -> object:
         if self.running.pop(batch.id, None) is None:
-            return  # lost meanwhile
+            return None  # lost meanwhile
         cause = self.judge(batch)
         if cause is None:
             self._answer(batch)
@@ -205,6 +205,7 @@ class ManualPool:
         else:
             error = error_of(cause, f"the model failed: {cause}")
             self.dispatcher.failed(batch.replica, batch.id, cause, error, self.now)
+        return None
 
     def _answer(self, batch: Batch) -> None:
         seconds = self.now - batch.started_at
