@@ -1,10 +1,10 @@
 """What waiting for returning callers does, seen for real: closed clients and open load, with it and without.
 
-Serves `curve` (2 ms + 0.1 ms a row) and `slow` (5 ms), each from a server of its own with default settings, and drives
-closed clients with wrk and Poisson arrivals with a client of its own; the rules take turns. Prints for each load:
-answers a second, p50 and p99 in ms, rows a batch and CPU-us a request of the server's process tree.
+Serves `curve` (2 ms + 0.1 ms a row), `slow` (5 ms) and, where asked, `tiny`, each from a server of its own with default
+settings, and drives closed clients with wrk and Poisson arrivals with a client of its own; the rules take turns. Prints
+for each load: answers a second, p50 and p99 in ms, rows a batch and CPU-us a request of the server's process tree.
 
-    python bench/batching.py [--models curve,slow] [--rules waits,plain] [--seconds 5]
+    python bench/batching.py [--models curve,slow,tiny] [--rules waits,plain] [--seconds 5]
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-CLASSES = {"curve": "Curve", "slow": "Slow"}
-BEST = {"curve": 64 / 0.0084, "slow": 64 / 0.005}
-"""Rows a second of full batches, back to back."""
+CLASSES = {"curve": "Curve", "slow": "Slow", "tiny": "Tiny"}
+BEST = {"curve": 64 / 0.0084, "slow": 64 / 0.005, "tiny": 10000.0}
+"""Rows a second of full batches, back to back; for `tiny` about what the open load's client can send."""
 PREPARED = 1024
 MOST_LINKS = 900
 """Connections of the open load; an arrival beyond is counted as an error."""

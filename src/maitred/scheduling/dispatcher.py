@@ -418,7 +418,7 @@ class Dispatcher:
         return False
 
     def _wait_until(self, waiting: int, now: float) -> float:
-        """Until when what waits is left for callers who were answered just now and are likely to return; 0.0: no longer.
+        """Until when what waits is left for callers who were just answered and are likely to return; 0.0: no longer.
 
         Never with a full batch, with several groups, with any that recovery has set aside, or so long that the batch
         would miss a deadline.
