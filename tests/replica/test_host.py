@@ -201,8 +201,9 @@ def test_a_fine_timer_rings_once_for_what_was_asked_last(portable: bool, monkeyp
     asyncio.run(play())
 
 
-@pytest.mark.skipif(host.portable(), reason="the system has no timer behind a descriptor")
-def test_without_a_descriptor_a_timer_is_the_loops() -> None:
+def test_without_a_descriptor_a_timer_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "portable", lambda: False)
+
     async def play() -> None:
         low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
         rang = asyncio.Event()
