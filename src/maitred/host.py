@@ -231,6 +231,107 @@ def end_of(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
+# ---------------------------------------------------------------------- waits shorter than a millisecond
+
+
+class FineTimer(Protocol):
+    """One wait at a time on an event loop, finer than the loop's own timers, which step by a millisecond."""
+
+    def start(self, seconds: float) -> None:
+        """Ring once, no earlier than so many seconds from now, instead of what was asked for before."""
+        ...
+
+    def stop(self) -> None:
+        """Don't ring."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds; it never rings again."""
+        ...
+
+
+def fine_timer(loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> FineTimer:
+    """A timer that calls `rang` on `loop`. Where the system has none that is finer, it steps as the loop's do."""
+    if not portable():
+        try:
+            return _DescriptorTimer(loop, rang)
+        except (OSError, AttributeError):  # no descriptor left, or a C library without such timers
+            pass
+    return _LoopTimer(loop, rang)
+
+
+class _TimerSpec(ctypes.Structure):
+    """The C library's `struct itimerspec`."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns"))
+
+
+class _DescriptorTimer:
+    """Linux: a timer of the kernel, behind a descriptor that becomes readable. Starting it is one system call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> None:
+        library = ctypes.CDLL(None, use_errno=True)  # Python offers these calls from 3.13 on
+        self._set = library.timerfd_settime
+        self._fd: int = library.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._spec = _TimerSpec()
+        self._at = ctypes.byref(self._spec)
+        self._loop = loop
+        self._rang = rang
+        loop.add_reader(self._fd, self._due)
+
+    def start(self, seconds: float) -> None:
+        nanoseconds = max(1, int(seconds * 1e9))  # none would be no order at all
+        self._spec.after_s, self._spec.after_ns = divmod(nanoseconds, 1_000_000_000)
+        self._set(self._fd, 0, self._at, None)
+
+    def stop(self) -> None:
+        self._spec.after_s = self._spec.after_ns = 0
+        self._set(self._fd, 0, self._at, None)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _due(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # stopped or started anew in the same turn of the loop
+            return
+        self._rang()
+
+
+class _LoopTimer:
+    """Elsewhere: the loop's own, which knows milliseconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rang: Callable[[], None]) -> None:
+        self._loop = loop
+        self._rang = rang
+        self._handle: asyncio.Handle | None = None
+
+    def start(self, seconds: float) -> None:
+        self.stop()
+        self._handle = self._loop.call_later(seconds, self._due, time.monotonic() + seconds)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _due(self, at: float) -> None:
+        if time.monotonic() < at:  # loops round, and count from the beginning of their turn
+            self._handle = self._loop.call_soon(self._due, at)
+        else:
+            self._handle = None
+            self._rang()
+
+    def close(self) -> None:
+        self.stop()
+
+
 # ---------------------------------------------------------------------- what the machine offers
 
 
@@ -339,90 +440,3 @@ def _kilobytes(path: Path) -> dict[str, int]:
         if len(words) == 2 and words[1] == "kB":
             fields[name] = int(words[0]) * 1024
     return fields
-
-
-# ---------------------------------------------------------------------- fine timers
-
-
-class FineTimer(Protocol):
-    """A timer of an event loop that is not bound to whole milliseconds."""
-
-    def at(self, when_ns: int) -> None:
-        """Call back once, at that moment of `time.monotonic_ns` or soon after it; forgets an earlier order."""
-        ...
-
-    def close(self) -> None:
-        """Call back no more; harmless twice."""
-        ...
-
-
-def fine_timer(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> FineTimer:
-    """A timer that calls back on `loop`: the kernel's own on Linux, elsewhere the loop's, which may be 1 ms late."""
-    return _LoopTimer(loop, callback) if portable() else _TimerFd(loop, callback)
-
-
-class _LoopTimer:
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop = loop
-        self._callback = callback
-        self._handle: asyncio.Handle | None = None
-
-    def at(self, when_ns: int) -> None:
-        self.close()
-        self._handle = self._loop.call_later(max(0, when_ns - time.monotonic_ns()) / 1e9, self._fired, when_ns)
-
-    def _fired(self, when_ns: int) -> None:
-        if time.monotonic_ns() < when_ns:  # loops round, and count from the beginning of their turn
-            self._handle = self._loop.call_soon(self._fired, when_ns)
-        else:
-            self._callback()
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-
-class _TimeSpec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
-
-
-class _TimerFd:
-    """Linux: a descriptor that becomes readable at the moment."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._loop = loop
-        self._callback = callback
-        self._spec = _TimerSpec()
-        self._pointer = ctypes.byref(self._spec)
-        loop.add_reader(self._fd, self._fired)
-
-    def at(self, when_ns: int) -> None:
-        value = self._spec.value
-        value.seconds, value.nanoseconds = divmod(max(1, when_ns), 1_000_000_000)  # zero would be no order at all
-        if self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._pointer, None) != 0:
-            raise OSError(ctypes.get_errno(), "timerfd_settime")
-
-    def _fired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:  # ordered anew since the loop looked
-            return
-        self._callback()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-
-_ABSOLUTE: Final = 1

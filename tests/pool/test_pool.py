@@ -749,3 +749,69 @@ def test_a_request_that_nobody_waits_for_is_counted_when_the_pool_ends() -> None
         assert isinstance(ticket.error, Draining) and house.counted()["draining"] == 1
 
     story(play)
+
+
+async def held_house() -> House:
+    """A house whose pool has learned that callers return at once: two were just answered, and one more waits."""
+    house = House()
+    house.ask(1)
+    house.ask(2)
+    await turn()
+    house.ask(3)
+    returning = house.pool._dispatcher.returning
+    returning.learn(0.004)
+    house.clock.advance(0.01)
+    house.copies[0].answer()
+    returning.share, returning.wait_seconds = 1.0, 0.002
+    await turn()
+    assert house.copies[0].batches == {}
+    return house
+
+
+def test_a_batch_waits_for_callers_who_return_at_once() -> None:
+    async def play() -> None:
+        house = await held_house()
+        house.ask(4)
+        await turn()
+        assert house.copies[0].batches == {}
+        house.ask(5)
+        await turn()
+        assert [len(requests) for requests in house.copies[0].batches.values()] == [3]
+        house.copies[0].answer()
+        assert [house.answer_of(ticket) for ticket in house.tickets] == [[1], [2], [3], [4], [5]]
+        await house.pool.drain(5.0)
+
+    story(play)
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_and_starts_without_them_when_the_time_is_over(portable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if portable:
+        monkeypatch.setenv("MAITRED_PORTABLE", "1")
+
+    async def play() -> None:
+        house = await held_house()
+        for _ in range(2000):
+            if house.copies[0].batches:
+                break
+            await asyncio.sleep(0.001)
+        assert [len(requests) for requests in house.copies[0].batches.values()] == [1]
+        house.copies[0].answer()
+        await house.pool.drain(5.0)
+
+    story(play)
+
+
+def test_a_pool_that_is_drained_while_it_waits_answers_what_is_here() -> None:
+    async def play() -> None:
+        house = await held_house()
+        drained = asyncio.ensure_future(house.pool.drain(5.0))
+        for _ in range(2000):
+            if house.copies[0].batches:
+                break
+            await asyncio.sleep(0.001)
+        house.copies[0].answer()
+        await drained
+        assert house.answer_of(house.tickets[2]) == [3]
+
+    story(play)

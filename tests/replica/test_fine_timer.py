@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 
 import pytest
 
+from maitred import host
 from maitred.host import fine_timer
-
-MS = 1_000_000
 
 
 @pytest.fixture(params=["own", "portable"])
@@ -20,15 +20,15 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("kind")
 class TestFineTimer:
-    @pytest.mark.parametrize("ahead", [-MS, 0, 1, MS // 10, MS, 5 * MS + 1])
-    def test_it_is_never_early(self, run, ahead):
+    @pytest.mark.parametrize("seconds", [-1e-3, 0.0, 1e-9, 1e-4, 1e-3, 5.001e-3])
+    def test_it_is_never_early(self, run, seconds):
         async def work() -> None:
             fired = asyncio.Event()
             timer = fine_timer(asyncio.get_running_loop(), fired.set)
-            when = time.monotonic_ns() + ahead
-            timer.at(when)
+            begun = time.monotonic()
+            timer.start(seconds)
             await asyncio.wait_for(fired.wait(), 10)
-            assert time.monotonic_ns() >= when
+            assert time.monotonic() >= begun + seconds
             timer.close()
             timer.close()
 
@@ -36,21 +36,17 @@ class TestFineTimer:
 
     def test_the_last_order_counts_and_is_obeyed_once(self, run):
         async def work() -> None:
-            fired: list[int] = []
-            timer = fine_timer(asyncio.get_running_loop(), lambda: fired.append(time.monotonic_ns()))
-            now = time.monotonic_ns()
-            timer.at(now + 3600_000 * MS)
-            timer.at(now + MS)
-            while not fired:
-                await asyncio.sleep(0.001)
-            timer.at(now + 2 * MS)  # again, from the beginning
-            while len(fired) < 2:
-                await asyncio.sleep(0.001)
-            last = time.monotonic_ns() + 5 * MS
-            timer.at(last)
-            while len(fired) < 3:
-                await asyncio.sleep(0.001)
-            assert fired[2] >= last and len(fired) == 3
+            fired: asyncio.Queue[float] = asyncio.Queue()
+            timer = fine_timer(asyncio.get_running_loop(), lambda: fired.put_nowait(time.monotonic()))
+            timer.start(3600.0)
+            timer.start(0.001)
+            await asyncio.wait_for(fired.get(), 10)
+            timer.start(0.0)
+            timer.stop()
+            begun = time.monotonic()
+            timer.start(0.003)
+            assert await asyncio.wait_for(fired.get(), 10) >= begun + 0.003, "the second is the one that rings"
+            assert fired.empty()
             timer.close()
 
         run(work())
@@ -59,13 +55,32 @@ class TestFineTimer:
         async def work() -> None:
             fired: list[None] = []
             timer = fine_timer(asyncio.get_running_loop(), lambda: fired.append(None))
-            timer.at(time.monotonic_ns() + MS)
+            timer.start(0.001)
             timer.close()
             other = asyncio.Event()
             later = fine_timer(asyncio.get_running_loop(), other.set)
-            later.at(time.monotonic_ns() + 3 * MS)
+            later.start(0.003)
             await asyncio.wait_for(other.wait(), 10)
             later.close()
             assert not fired
 
         run(work())
+
+
+def test_without_a_descriptor_a_timer_is_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "portable", lambda: False)
+
+    async def play() -> None:
+        low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+        rang = asyncio.Event()
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, high))
+            timer = fine_timer(asyncio.get_running_loop(), rang.set)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (low, high))
+        timer.start(0.001)
+        async with asyncio.timeout(10):
+            await rang.wait()
+        timer.close()
+
+    asyncio.run(play())

@@ -8,9 +8,11 @@ import pytest
 
 from maitred.endpoint import Ticket
 from maitred.messages import BACKGROUND, FOREVER, HIGH, NORMAL, Request
-from maitred.scheduling.batching import Bounds, form, gathers
+from maitred.scheduling.batching import Bounds, form
 from maitred.scheduling.curve import Curve
+from maitred.scheduling.dispatcher import DispatchSettings
 from maitred.scheduling.queue import Queue
+from maitred.testing.dispatch import ManualPool
 
 
 def queue_of(*waiting: tuple[int, Hashable, int], deadline: float = FOREVER) -> Queue:
@@ -90,12 +92,45 @@ def test_with_a_backlog_batches_stay_full_and_the_late_give_way() -> None:
     assert all(ticket.request.deadline == 1.0 for ticket in into)
 
 
-@pytest.mark.parametrize(
-    "waiting, before, most, room, wanted",
-    [
-        (0, 0, 64, 1, False), (1, 0, 64, 1, True), (32, 31, 64, 1, True), (32, 32, 64, 1, False),
-        (64, 32, 64, 1, False), (70, 0, 64, 1, False), (32, 0, 64, 2, False), (32, 0, 64, 0, False),
-    ],
-)  # fmt: skip
-def test_when_a_freed_replica_lets_the_loop_turn(waiting: int, before: int, most: int, room: int, wanted: bool) -> None:
-    assert gathers(waiting, before, most, room) is wanted
+def test_a_batch_is_small_enough_for_those_too_who_are_in_a_greater_hurry_than_its_leader() -> None:
+    queue = queue_of(*[(NORMAL, "a", 1)] * 2)
+    for _ in range(4):
+        queue.push(Ticket(Request({}, 1, "a", 0.0045, lane=HIGH)))
+    assert formed(queue, NORMAL, curve=linear()) == ["1a1"] * 2 + ["0a1"] * 2
+    assert queue.lanes[HIGH].rows == 2
+
+
+def test_who_would_be_late_in_a_batch_however_small_does_not_make_it_small() -> None:
+    queue = queue_of(*[(NORMAL, "a", 1)] * 5)
+    queue.push(Ticket(Request({}, 1, "a", 0.0045, lane=HIGH)))
+    assert formed(queue, NORMAL, curve=linear()) == ["1a1"] * 5 + ["0a1"]
+
+
+def cliff(rows: int) -> float:
+    """Past 32 rows a batch no longer fits into the cache: ten times as long a row."""
+    return 0.001 + 0.0001 * min(rows, 32) + 0.001 * max(0, rows - 32)
+
+
+def test_a_batch_that_no_longer_pays_is_formed_only_now_and_then_to_see_whether_it_does() -> None:
+    pool = ManualPool(DispatchSettings(max_batch_rows=64), seconds=cliff)
+    for rows in (4, 8, 16, 28) * 8:  # before there is a backlog
+        for _ in range(rows):
+            pool.send()
+        pool.run()
+    before = len(pool.started)
+    backlog = [pool.send() for _ in range(4000)]
+    pool.run()
+    learned = [batch.rows for batch in pool.started[before + 32 : -1]]
+    assert all(ticket.ended for ticket in backlog)
+    assert len(learned) > 40
+    assert sum(rows > 32 for rows in learned) <= len(learned) / 16
+
+
+def test_where_larger_batches_pay_they_are_formed() -> None:
+    pool = ManualPool(DispatchSettings(max_batch_rows=64), seconds=lambda rows: 0.001 + 0.0001 * rows)
+    for _ in range(8000):
+        pool.send()
+        if not len(pool.started) % 7:
+            pool.run(0.0004)
+    pool.run()
+    assert min(batch.rows for batch in pool.started[-60:-1]) == 64

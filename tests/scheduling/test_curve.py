@@ -95,3 +95,34 @@ def test_rows_within_is_within(seconds_of: dict[int, float], budget: float, most
 )
 def test_the_batch_that_pays(seconds_of: dict[int, float], best: int) -> None:
     assert taught(seconds_of).best_rows(64) == best
+
+
+FIXED = [
+    ("nothing is known", {}, 0.0),
+    ("a straight line", {1: 0.0021, 16: 0.0036, 64: 0.0084}, 0.002),
+    ("whatever the batch", {1: 0.005, 64: 0.005}, 0.005),
+    ("only the rows", {2: 0.002, 32: 0.032}, 0.0),
+    ("ever dearer rows", {1: 0.001, 8: 0.010, 64: 0.300}, 0.0),
+    ("larger ones are quicker, of late", {1: 0.009, 64: 0.005}, 0.005),
+    ("batches of one row", {1: 0.004}, 0.004),
+    ("batches of one size", {16: 0.004}, 0.002),
+]
+
+
+@pytest.mark.parametrize(("why", "batches", "fixed"), FIXED, ids=[case[0] for case in FIXED])
+def test_the_part_of_a_batch_that_does_not_depend_on_its_rows(
+    why: str, batches: dict[int, float], fixed: float
+) -> None:
+    curve = Curve()
+    for _ in range(5):
+        for rows, seconds in batches.items():
+            curve.teach(rows, seconds)
+    assert curve.fixed_seconds() == pytest.approx(fixed, abs=1e-9)
+
+
+def test_what_was_seen_once_may_have_been_cold_and_says_nothing_of_that_part() -> None:
+    curve = Curve()
+    curve.teach(1, 0.5)
+    for _ in range(5):
+        curve.teach(64, 0.008)
+    assert curve.fixed_seconds() == pytest.approx(0.004)

@@ -202,7 +202,7 @@ class OpenLoop(Load):
                 self.finished.set()
         elif due != self._armed and self._room():
             self._armed = due
-            self._timer.at(due)
+            self._timer.start((due - now_ns()) / 1e9)
 
     def _idle_or_none(self) -> bool:
         return not self.opening and not any(connection.due for connection in self.open)

@@ -17,7 +17,8 @@ from maitred.clock import Clock
 from maitred.endpoint import Ticket
 from maitred.errors import Draining, MaitredError
 from maitred.events import BatchEnded, Listener, ReplicaChanged, RequestEnded
-from maitred.messages import Outputs, Request, Result
+from maitred.host import FineTimer, fine_timer
+from maitred.messages import FOREVER, Outputs, Request, Result
 from maitred.model.description import Description
 from maitred.model.ragged import cut_back
 from maitred.model.signature import Signature
@@ -25,7 +26,6 @@ from maitred.pool.cut import Cut, Part, cut
 from maitred.pool.settings import SupervisorSettings
 from maitred.pool.supervisor import Supervisor
 from maitred.replica.replica import Cause, Replica
-from maitred.scheduling.batching import gathers
 from maitred.scheduling.dispatcher import Batch, Dispatcher, DispatchSettings
 
 PoolState = Literal["loading", "ready", "failed"]
@@ -36,10 +36,6 @@ _received_at: Final = attrgetter("received_at")
 _submitted_at: Final = attrgetter("submitted_at")
 _TICKETS: Final = {Ticket}
 
-
-_GATHER_TURNS: Final = 4
-_GATHER_SECONDS: Final = 0.002
-"""For so many turns of the loop, and so long, a replica that has just answered may wait for more to run."""
 
 _A_MOMENT_SECONDS: Final = 0.02
 """What a pool gets to notice that nothing runs, however short it is told to drain."""
@@ -104,11 +100,8 @@ class Pool:
         self._running: dict[int, dict[int, Batch]] = {}
         self._ticking = False
         """The end of this turn of the loop is to be seen to."""
-        self._turns = 0
-        """How many more turns a replica that has just answered may wait for more requests."""
-        self._gathered = 0
-        """Rows that waited at the last of them."""
-        self._gather_until = 0.0
+        self._timer: FineTimer | None = None
+        """For waits of less than a millisecond; made when the first is asked for."""
         self._alarm: asyncio.TimerHandle | None = None
         self._draining = False
         self._quiet: asyncio.Event | None = None
@@ -130,7 +123,7 @@ class Pool:
             self._dispatcher.submit(ticket, now)
         if not self._ticking:
             self._ticking = True
-            self._loop.call_soon(self._turned)
+            self._loop.call_soon(self._tick)
         return ticket
 
     def _submit_unusual(self, ticket: Ticket, now: float) -> None:
@@ -199,6 +192,8 @@ class Pool:
         self._tell_of_refused()
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.close()
         if self._close is not None:
             self._close()
 
@@ -245,6 +240,23 @@ class Pool:
             self._alarm.cancel()
         self._alarm = self._loop.call_later(max(0.0, at - self._clock()), self._rang)
 
+    def hold(self, until: float) -> None:
+        if not until:
+            if not self._ticking:
+                self._ticking = True
+                self._loop.call_soon(self._tick)
+        elif until != FOREVER:
+            if self._timer is None:
+                self._timer = fine_timer(self._loop, self._held_back)
+            self._timer.start(until - self._clock())
+        elif self._timer is not None:
+            self._timer.stop()
+
+    def _held_back(self) -> None:
+        """A replica has waited long enough."""
+        self._dispatcher.waited()
+        self._tick()
+
     def _whole_ended(self, ticket: Ticket) -> None:
         """Tell of a request whose end no batch tells of."""
         code = "ok" if ticket.error is None else ticket.error.code
@@ -276,21 +288,7 @@ class Pool:
     def _tick_soon(self) -> None:
         if not self._ticking:
             self._ticking = True
-            self._loop.call_soon(self._turned)
-
-    def _turned(self) -> None:
-        """A turn of the loop has ended: start what can start, unless another turn is likely to make more of it."""
-        if self._turns:
-            load = self._dispatcher.load
-            waiting = load.waiting_rows()
-            if gathers(waiting, self._gathered, self._max_batch_rows, load.room) and self._clock() < self._gather_until:
-                self._turns -= 1
-                self._gathered = waiting
-                self._loop.call_soon(self._turned)
-                return
-            if waiting:
-                self._turns = 0
-        self._tick()
+            self._loop.call_soon(self._tick)
 
     # ------------------------------------------------------------------ what replicas tell
 
@@ -310,11 +308,9 @@ class Pool:
         dispatcher.answered(replica.id, batch_id, now, now - batch.started_at)
         if dispatcher.load.waiting_rows() >= self._max_batch_rows:
             self._tick()  # a full batch waits: nothing could be gained by writing the answers first
-        else:
-            self._turns, self._gathered = _GATHER_TURNS if len(batch.tickets) > 1 else 0, 0
-            if not self._ticking:
-                self._ticking = True
-                self._loop.call_soon(self._turned)
+        elif not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
         started = batch.started_at
         outputs.batch_seconds = max(0.0, now - started - outputs.model_seconds)
         tickets = batch.tickets
@@ -346,7 +342,8 @@ class Pool:
             for ticket in outputs.unwritten:
                 self._whole_ended(ticket)
         ended = self._clock()
-        self._gather_until = ended + _GATHER_SECONDS
+        if dispatcher.returning.seconds:
+            dispatcher.written(batch, ended)
         self._listener(
             BatchEnded(
                 self.name, self.version, batch.replica, batch.rows, len(batch.tickets), "ok", len(tickets),

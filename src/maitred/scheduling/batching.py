@@ -100,37 +100,34 @@ def form(
         if weight < most and line.group is not None:
             for other in queue.lanes:
                 if other.rows and other is not leading:
-                    return _top_up(queue, leading, line.group, bounds, most, weight, now, into, late)
+                    return _top_up(queue, leading, line.group, bounds, curve, most, weight, now, into, late)
         return weight
     return 0
 
 
-def gathers(waiting: int, before: int, most: int, room: int) -> bool:
-    """Whether a replica that has just answered lets the event loop turn once more before it takes what waits.
-
-    `before`: rows that waited a turn ago, 0 at the answer. Callers who were answered tend to ask again at once, and
-    what they send may be here already: it is read in the next turns, as long as each brings more. A full batch and what
-    another slot has room for never wait. Not asked after a batch of one, so that a lone caller never waits either.
-    """
-    return before < waiting < most and room == 1
-
-
-def _most_in_time(first: Request, most: int, curve: Curve, now: float) -> int:
-    """How many rows may go with `first`, itself included, without making it late; all if it is late anyway."""
+def _most_in_time(first: Request, most: int, curve: Curve, now: float, besides: int = 0) -> int:
+    """How many rows may go with `first`, itself and those `besides` included, without making it late; all if it is late
+    anyway."""
     fits = curve.rows_within(first.deadline - now, most)
-    return fits if fits >= (first.rows or 1) else most
+    return fits if fits >= besides + (first.rows or 1) else most
 
 
 def _top_up(
-    queue: Queue, leading: Lane, group: Hashable, bounds: Bounds, most: int, weight: int, now: float,
+    queue: Queue, leading: Lane, group: Hashable, bounds: Bounds, curve: Curve, most: int, weight: int, now: float,
     into: list[Ticket], late: list[Ticket],
 ) -> int:  # fmt: skip
-    """Fill a batch up to `most` rows with the same group of other lanes, best first; return what it weighs then."""
+    """Fill a batch up to `most` rows with the same group of other lanes, best first; return what it weighs then.
+
+    Those of another lane may be in a greater hurry than the one who leads: the batch is kept small enough for them too.
+    """
     background = queue.lanes[BACKGROUND]
     for lane in queue.lanes:
         line = lane.lines.get(group) if lane.rows and lane is not leading else None
         if line is None:
             continue
+        head = queue.head(line)
+        if head is not None and head.request.deadline - now < bounds.seconds:
+            most = _most_in_time(head.request, most, curve, now, weight)
         room = (min(most, bounds.background_rows) if lane is background else most) - weight
         if room > 0:
             weight += queue.take(line, room, now, now, into, late)

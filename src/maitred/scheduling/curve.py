@@ -95,6 +95,24 @@ class Curve:
         slope = (above.seconds - below.seconds) / span
         return below.seconds + slope * (rows - below.rows) if slope > 0.0 else below.seconds
 
+    def fixed_seconds(self) -> float:
+        """The part of a batch's time that does not depend on its rows: what one batch less saves. 0.0 if unknown.
+
+        The straight line that fits the known sizes best, where it meets no rows. Where all batches have had about the
+        same size, nobody can tell: half of their time, or all of it if they had one row.
+        """
+        known = [size for size in self._known if size.samples >= _FIRST_SAMPLES and size.rows >= 1.0]
+        if not known:
+            return 0.0
+        count = len(known)
+        rows = sum(size.rows for size in known) / count
+        seconds = sum(size.seconds for size in known) / count
+        if count == 1:
+            return seconds if rows < 2.0 else seconds / 2
+        spread = sum((size.rows - rows) ** 2 for size in known)
+        slope = sum((size.rows - rows) * (size.seconds - seconds) for size in known) / spread if spread else 0.0
+        return max(0.0, min(seconds - slope * rows, *(size.seconds for size in known)))
+
     def rows_within(self, seconds: float, most: int) -> int:
         """The most rows (<= `most`) that are expected to end within `seconds`; 0 if not even one row does."""
         if self.seconds(most) <= seconds:

@@ -20,6 +20,7 @@ from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import WAITING, Queue
 from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, standing
 from maitred.scheduling.replicas import Replica, Replicas
+from maitred.scheduling.returning import ENOUGH, MOST_SECONDS, Returning
 
 __all__ = ["Batch", "Cause", "DispatchSettings", "Dispatcher", "Effects"]
 
@@ -56,6 +57,8 @@ class DispatchSettings:
     """How long requests wait after the last ready replica was lost, before they are refused until one is ready."""
     quarantine_seconds: float = 600.0
     quarantine_inputs: int = 1024
+    wait_seconds: float = MOST_SECONDS
+    """How long a replica may wait for callers who tend to return at once (see `Returning`)."""
 
 
 class Chance(Protocol):
@@ -79,6 +82,14 @@ class Effects(Protocol):
 
     def wake(self, at: float) -> None:
         """Call `tick` no later than `at`. Replaces what was asked before, which is later or over."""
+        ...
+
+    def hold(self, until: float) -> None:
+        """A replica waits for more: call `waited` and `tick` at `until`, to some 10 us, besides what `wake` asked for.
+
+        0.0 is the end of the loop's next turn, once what is here already has been read: then only `tick`. `FOREVER`:
+        no more. Each call replaces the one before.
+        """
         ...
 
 
@@ -121,6 +132,12 @@ class Dispatcher:
         self._digest = digest
         self._replicas = Replicas(self.load)
         self._running_rows = 0
+        self._started_rows = 0
+        """With what waits: how many have ever come."""
+        self.returning = Returning(settings.wait_seconds if settings.max_batch_rows > 1 else 0.0)
+        self._held_until = 0.0
+        """What `hold` was asked for last; 0.0 while nothing is held."""
+        self._waited_until = 0.0
         self._aside = Aside(self.queue)
         self._last_id = 0
         self._bounds = Bounds(settings.max_batch_rows)
@@ -249,11 +266,17 @@ class Dispatcher:
     def answered(self, replica: int, batch_id: int, now: float, seconds: float) -> Batch:
         """A replica has answered a batch after `seconds`; the caller ends its tickets. KeyError if it does not run."""
         batch = self._release(replica, batch_id)
+        returning = self.returning
+        if len(batch.tickets) > 1:
+            returning.answered(len(batch.tickets), now)
+        else:
+            returning.turns = 0
         self.curve.teach(batch.rows, seconds)
         self.load.learn(self.settings.max_batch_rows, self.settings.max_waiting_rows)
         self._answered += 1
         if not self._answered % _REVIEW_BATCHES:
             self._paying_rows = self.curve.best_rows(self.settings.max_batch_rows)
+            returning.learn(self.curve.fixed_seconds())
         if not self._row_bound.steady:
             self._row_bound.answered(len(batch.tickets), batch.rows)
         first = batch.tickets[0]
@@ -262,6 +285,16 @@ class Dispatcher:
         if batch.group is not None and batch.group.split is not None:
             batch.group.split.settle(failed=False)
         return batch
+
+    def written(self, batch: Batch, now: float) -> None:
+        """The answers of a batch, of which `answered` was told, are on their way to its callers.
+
+        Need not be called while `returning.seconds` is 0.0.
+        """
+        tickets = batch.tickets
+        group = tickets[0].request.group
+        if group is not None and (len(tickets) > 1 or self.load.waiting_rows()):
+            self.returning.written(batch.rows, len(tickets), group, self._arrived_rows(), now)
 
     def failed(self, replica: int, batch_id: int, cause: Cause, error: MaitredError, now: float) -> None:
         """A replica could not answer a batch; `error` is for the member that is to blame. KeyError if it does not run.
@@ -299,6 +332,10 @@ class Dispatcher:
         """The alarm that `wake` asked for is spent, be it a little early: the next `tick` asks for another."""
         self._asked = -FOREVER
 
+    def waited(self) -> None:
+        """The time that `hold` asked for is over, be it a little early: the next `tick` waits no longer."""
+        self._waited_until, self._held_until = self._held_until, 0.0
+
     def tick(self, now: float) -> Sequence[Batch]:
         """End what is past its deadline, then start what can start.
 
@@ -310,10 +347,18 @@ class Dispatcher:
         try:
             if now >= self._asked:
                 self._expire(now)
-            load = self.load
+            load, returning = self.load, self.returning
             high, normal, background = self.queue.lanes
-            while load.room > 0 and (normal.rows or high.rows or background.rows) and self._dispatch(now):
-                pass
+            if returning.seconds:
+                returning.look(self._arrived_rows(), now)
+            while load.room > 0 and (waiting := high.rows + normal.rows + background.rows):
+                if load.room == 1 and (returning.turns or returning.missing > 0) and self._waits(waiting, now):
+                    break
+                if self._held_until:
+                    self._held_until = 0.0
+                    self._effects.hold(FOREVER)
+                if not self._dispatch(now):
+                    break
         finally:
             self._ticking = False
         if not self._abandoned:
@@ -352,7 +397,51 @@ class Dispatcher:
     def running_batches(self) -> int:
         return len(self._running)
 
+    def _arrived_rows(self) -> int:
+        """Rows that have ever come, but for those that left or failed while they waited."""
+        return self._started_rows + self.load.waiting_rows()
+
     # Dispatch
+
+    def _waits(self, waiting: int, now: float) -> bool:
+        """Whether the one replica with room leaves `waiting` rows for now, because more are about to come."""
+        returning = self.returning
+        if returning.missing > 0 and returning.share > ENOUGH and (until := self._wait_until(waiting, now)):
+            returning.turns = 0
+            if until != self._held_until:
+                self._held_until = until
+                self._effects.hold(until)
+            return True
+        if returning.turns and returning.gathers(waiting, self._row_bound.rows, now):
+            self._effects.hold(0.0)
+            return True
+        return False
+
+    def _wait_until(self, waiting: int, now: float) -> float:
+        """Until when what waits is left for callers who were just answered and are likely to return; 0.0: no longer.
+
+        Never with a full batch, with several groups, with any that recovery has set aside, or so long that the batch
+        would miss a deadline.
+        """
+        load, queue = self.load, self.queue
+        full = min(self._row_bound.rows, self._paying_rows)
+        if waiting >= full or any(self._aside.lanes):
+            return 0.0
+        group: Hashable = None
+        earliest = FOREVER
+        for lane in queue.lanes:
+            if lane.rows and (head := queue.lead(lane)) is not None:
+                request = head.request
+                if len(lane.order) > 1 or request.group is None or (group is not None and group != request.group):
+                    return 0.0
+                group = request.group
+                earliest = min(earliest, request.deadline)
+        until = self.returning.until(group, now)
+        spread = 1.0 + self.curve.spread
+        if until and earliest < until + load.full_seconds * spread:
+            run = self.curve.seconds(min(waiting + self.returning.missing, full))
+            until = min(until, earliest - run * spread)
+        return until if until > now and until > self._waited_until else 0.0
 
     def _dispatch(self, now: float) -> bool:
         """Start one batch, if there is one that may start."""
@@ -431,6 +520,7 @@ class Dispatcher:
         self._replicas.start(replica, batch.alone)
         self._running[batch.id] = batch
         self._running_rows += rows
+        self._started_rows += rows
         self._effects.start(batch)
 
     def _release(self, replica: int, batch_id: int) -> Batch:

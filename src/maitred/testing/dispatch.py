@@ -14,7 +14,7 @@ from maitred.model.ragged import cut_back
 from maitred.scheduling.dispatcher import Batch, Cause, Dispatcher, DispatchSettings
 from maitred.scheduling.recovery import error_of
 
-_NOTHING = object()
+NOTHING = object()
 """What an event returns after which the dispatcher need not be called."""
 
 Judge = Callable[[Batch], Cause | None]
@@ -82,6 +82,7 @@ class ManualPool:
         self._sequence = 0
         self._last_replica = 0
         self._alarm = FOREVER
+        self._held = FOREVER
         for _ in range(replicas):
             self.add_replica()
 
@@ -101,6 +102,13 @@ class ManualPool:
     def wake(self, at: float) -> None:
         self._alarm = at
         self.call_at(at, self._ring, at)
+
+    def hold(self, until: float) -> None:
+        if not until:
+            self.call_at(self.now, self.tick)
+        self._held = until
+        if until and until != FOREVER:
+            self.call_at(until, self._hold_over, until)
 
     # The owner of tickets
 
@@ -166,7 +174,7 @@ class ManualPool:
         while self._events and self._events[0][0] <= end:
             at, _, call, arguments = heappop(self._events)
             self.now = max(self.now, at)
-            if call(*arguments) is not _NOTHING:
+            if call(*arguments) is not NOTHING:
                 self.tick()
         if end != FOREVER:
             self.now = end
@@ -174,14 +182,20 @@ class ManualPool:
 
     def _ring(self, at: float) -> object:
         """The alarm rings, if it was not set anew meanwhile."""
-        return None if at == self._alarm else _NOTHING
+        return None if at == self._alarm else NOTHING
+
+    def _hold_over(self, until: float) -> object:
+        if until != self._held:
+            return NOTHING  # asked for anew, or no more
+        self.dispatcher.waited()
+        return None
 
     def _replace(self) -> None:
         self.add_replica()
 
-    def _batch_over(self, batch: Batch) -> None:
+    def _batch_over(self, batch: Batch) -> object:
         if self.running.pop(batch.id, None) is None:
-            return  # lost meanwhile
+            return None  # lost meanwhile
         cause = self.judge(batch)
         if cause is None:
             self._answer(batch)
@@ -191,6 +205,7 @@ class ManualPool:
         else:
             error = error_of(cause, f"the model failed: {cause}")
             self.dispatcher.failed(batch.replica, batch.id, cause, error, self.now)
+        return None
 
     def _answer(self, batch: Batch) -> None:
         seconds = self.now - batch.started_at
@@ -202,6 +217,8 @@ class ManualPool:
             result = Result(outputs, start, stop, len(answered.tickets) == 1)
             ticket.end(cut_back(result, ticket.request))
             start = stop
+        if self.dispatcher.returning.seconds:
+            self.dispatcher.written(answered, self.now)
 
 
 def outcome(ticket: Ticket) -> str:
