@@ -122,6 +122,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
     """When its last byte was read; with the ticket's `submitted_at` this gives the time taken by decoding."""
     ragged: Ragged | None = None
     """How its rows were filled up; None for every model without buckets."""
+    lease: Any = None
+    """Of memory that replicas can read, where tensors are views of that: a replica's business."""
 
 
 class Outputs(msgspec.Struct, eq=False, gc=False):

@@ -43,6 +43,13 @@ class OneExchange(Exchange, eq=False, weakref=False):
     inflation: Inflation | None = None
     held_back: bool = False
     """`write` has returned False since the last `on_drain`."""
+    place: Any = None
+    """Where the body lies, if that was given for it; until the answer, or the caller's end. Such an exchange is not
+    `plain`."""
+
+    def lies(self) -> Any:
+        body: Any = self.body
+        return self.place if type(body) is memoryview else None
 
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
         answers = self.answers
@@ -61,6 +68,8 @@ class OneExchange(Exchange, eq=False, weakref=False):
             self._late("reply")
             return
         self.gone = self.on_drain = None
+        if self.place is not None:
+            self._let_go()
         answers.send(self, status, bytes(body), content_type, extra)
 
     def start(self, status: int, content_type: bytes = JSON, extra: bytes = b"") -> None:
@@ -102,7 +111,14 @@ class OneExchange(Exchange, eq=False, weakref=False):
     def _complete(self, pieces: list[bytes]) -> None:
         self.phase = DONE
         self.gone = self.on_drain = None
+        if self.place is not None:
+            self._let_go()
         self.answers.put(self, pieces)
+
+    def _let_go(self) -> None:
+        """Nobody reads the body any more."""
+        place, self.place, self.body = self.place, None, b""
+        place.drop()
 
     def _late(self, verb: str) -> None:
         if self.phase != GONE:
@@ -120,6 +136,8 @@ class OneExchange(Exchange, eq=False, weakref=False):
                 gone.gone()
             except Exception:
                 LOG.exception("the hang-up of a caller was not dealt with")
+        if self.place is not None:
+            self._let_go()
 
 
 class Intake(Protocol):

@@ -40,7 +40,7 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     """The headers as `headers` gives them; or lines `Name: value` that nobody has looked at yet, or all that has come,
     from the request line on."""
     body: bytes | bytearray
-    """Complete, and inflated."""
+    """Complete, and inflated. Where it `lies` in a place, a memoryview that dies with the answer."""
     received_at: float
     """When the last byte was read, by the server's clock."""
     gone: Any = None
@@ -67,6 +67,10 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
         for key, value in self.headers:
             if key == name:
                 return value
+        return None
+
+    def lies(self) -> Any:
+        """The place of a body that others may read as it lies there; None where it is in private memory."""
         return None
 
     def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:

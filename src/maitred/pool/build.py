@@ -43,4 +43,6 @@ def build_pool(
         return InlineReplica(id, source, replica, loop, pool)
 
     close = None if arena is None else arena.close
-    return Pool(source.name, version, dispatch, supervise, make, watcher, loop, clock, listener, close=close)
+    pool = Pool(source.name, version, dispatch, supervise, make, watcher, loop, clock, listener, close=close)
+    pool.memory = arena
+    return pool

@@ -27,6 +27,7 @@ from maitred.replica.layout import (
     read_head,
     write_loose,
 )
+from maitred.replica.lease import Lease
 from maitred.replica.memory import Arena, Block, NoMemory, Segment
 
 _JOIN_BYTES: Final = 1 << 18
@@ -54,6 +55,8 @@ class Work(msgspec.Struct, eq=False, gc=False):
     wanted: tuple[str, ...] | None
     input: Block
     output: Block
+    lease: Lease | None
+    """Of what its only request brought: that is read again after a loss, so it is held even where it was copied."""
     grown: bool = False
 
 
@@ -123,8 +126,10 @@ class InFlight:
         if form is None:
             form = self._form(requests, rows)
         layout = form.layout
-        if layout.loose or wanted or first.parameters or self._with_rows:
-            input, context_bytes = self._write_all(form, requests, wanted)
+        lease: Lease | None = first.lease
+        if layout.loose or wanted or first.parameters or self._with_rows or lease is not None:
+            lease = _alone(lease, requests)
+            input, context_bytes = self._write_all(form, requests, wanted, lease)
         else:
             context_bytes = 0
             input = self._inputs.take(layout.size)
@@ -139,7 +144,9 @@ class InFlight:
             self._inputs.give(input)
             raise
         slot = self._slots.pop()
-        self._running[batch] = Work(batch, slot, rows, wanted, input, output)
+        self._running[batch] = Work(batch, slot, rows, wanted, input, output, lease)
+        if lease is not None:
+            lease.hold()
         self._flags[slot] = 0
         from_, to = input.segment.id, output.segment.id
         if from_ not in self._shared_inputs or to not in self._shared_outputs:
@@ -185,20 +192,28 @@ class InFlight:
             self._forms[first.group, rows] = form
         return form
 
-    def _context(self, requests: list[Request], wanted: tuple[str, ...] | None) -> bytes:
+    def _context(
+        self, requests: list[Request], wanted: tuple[str, ...] | None, places: list[tuple[int, int]] | None
+    ) -> bytes:
         members = [(r.rows, r.id, r.lane, r.parameters) for r in requests] if self._with_rows else None
-        return _encoder.encode((requests[0].parameters, wanted, members))
+        return _encoder.encode((requests[0].parameters, wanted, members, places))
 
     def _packed(self, name: str, requests: list[Request]) -> bytes:
         if len(requests) == 1 or name in self._shared_values:
             return pack_items(_items(requests[0].inputs[name]))
         return pack_items([item for request in requests for item in _items(request.inputs[name])])
 
-    def _write_all(self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None) -> tuple[Block, int]:
+    def _write_all(
+        self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None, lease: Lease | None
+    ) -> tuple[Block, int]:
         """A block with a batch that has more to it than tensors of fixed-size elements, and its context's bytes."""
         layout = form.layout
+        if lease is not None:
+            pointed = self._point(form, requests, wanted, lease)
+            if pointed is not None:
+                return pointed
         needs_context = wanted or requests[0].parameters or self._with_rows
-        context = self._context(requests, wanted) if needs_context else b""
+        context = self._context(requests, wanted, None) if needs_context else b""
         packed = [self._packed(name, requests) for name, _, _ in layout.loose]
         start = body(len(layout.head), len(context))
         block = self._inputs.take(start + layout.end + loose_bytes(packed))
@@ -207,6 +222,47 @@ class InFlight:
             block.map[at : at + len(context)] = context
             self._write(block, start, form, requests)
             write_loose(block.map, block.offset + start + layout.end, packed)
+        except BaseException:
+            self._inputs.give(block)
+            raise
+        return block, len(context)
+
+    def _point(
+        self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None, lease: Lease
+    ) -> tuple[Block, int] | None:
+        """As `_write_all`, for a request whose tensors lie in memory that the child can read: it is told where.
+
+        What does not lie there, or not as arrays should, is copied beside the head. None if that is everything.
+        """
+        if lease.arena is not self._inputs:
+            return None
+        inputs = requests[0].inputs
+        places: list[tuple[int, int]] = []
+        copied: list[tuple[int, int, Any]] = []
+        segment, end = lease.block.segment.id, 0
+        for fixed in form.layout.fixed:
+            data = inputs[fixed.name].data
+            size = fixed.stop - fixed.start
+            at = lease.place_of(data)
+            if at is not None and data.nbytes == size:
+                places.append((segment, at))
+                continue
+            places.append((0, end))
+            copied.append((end, end + size, data))
+            end = body(end + size)
+        if len(copied) == len(places):
+            return None
+        packed = [self._packed(name, requests) for name, _, _ in form.layout.loose]
+        head, context = form.layout.head, self._context(requests, wanted, places)
+        start = body(len(head), len(context))
+        block = self._inputs.take(start + end + loose_bytes(packed))
+        try:
+            map, at = block.map, block.offset
+            map[at : at + len(head) + len(context)] = head + context
+            for begin, stop, data in copied:
+                map[at + start + begin : at + start + stop] = raw(data)
+            write_loose(map, at + start + end, packed)
+            self._share_input(lease.block.segment)
         except BaseException:
             self._inputs.give(block)
             raise
@@ -229,10 +285,13 @@ class InFlight:
             else:
                 _write_singly(map, at, fixed, requests)
 
+    def _share_input(self, segment: Segment) -> None:
+        if segment.id not in self._shared_inputs:
+            self._share(segment, False)
+            self._shared_inputs.add(segment.id)
+
     def _shared(self, input: Block, output: Block) -> None:
-        if input.segment.id not in self._shared_inputs:
-            self._share(input.segment, False)
-            self._shared_inputs.add(input.segment.id)
+        self._share_input(input.segment)
         if output.segment.id not in self._shared_outputs:
             self._share(output.segment, True)
             self._shared_outputs.add(output.segment.id)
@@ -269,6 +328,8 @@ class InFlight:
         del self._running[batch]
         self._slots.append(slot)
         self._inputs.give(work.input)
+        if work.lease is not None:
+            work.lease.drop()
         return work, Outputs(tensors, rows, nanoseconds * 1e-9)
 
     def _special(self, work: Work, layout: Layout, written: int) -> dict[str, Tensor]:
@@ -339,9 +400,14 @@ class InFlight:
     def abandon(self) -> None:
         """The child has gone: nobody writes into its blocks any more."""
         for work in self._running.values():
-            self._inputs.give(work.input)
+            self._give_input(work)
             self._outputs.give(work.output)
         self._running.clear()
+
+    def _give_input(self, work: Work) -> None:
+        self._inputs.give(work.input)
+        if work.lease is not None:
+            work.lease.drop()
 
     def _work(self, batch: int, slot: int) -> Work:
         work = self._running.get(batch)
@@ -357,7 +423,7 @@ class InFlight:
     def _leave(self, work: Work) -> None:
         del self._running[work.batch]
         self._slots.append(work.slot)
-        self._inputs.give(work.input)
+        self._give_input(work)
 
     def _expected(self, work: Work, number: int, head: bytes) -> Layout:
         """The layout that a head names, if it is one that this batch may be answered with. Raises Scribbled."""
@@ -387,6 +453,13 @@ class InFlight:
             if signature.row_wise and spec.shape and spec.shape[0] == signature.row_symbol and shape[0] != rows:
                 raise Invalid(f"'{name}' has {shape[0]} rows, not {rows}")
         return form
+
+
+def _alone(lease: Lease | None, requests: list[Request]) -> Lease | None:
+    """The lease of a batch of one. Raises ValueError where a member's bytes have been given back: that is a defect."""
+    if any(request.lease is not None and not request.lease.alive for request in requests):
+        raise ValueError("a request came to run whose bytes had been given back")
+    return lease if len(requests) == 1 else None
 
 
 def _items(tensor: Tensor) -> list[Any]:

@@ -84,6 +84,7 @@ class Arena:
         self._next_id = 1
         self._peak = 0
         self._until_look = _LOOK_EVERY
+        self._closed = False
 
     def take(self, size: int) -> Block:
         """A block of at least `size` bytes, with whatever was in it before. Raises NoMemory."""
@@ -98,9 +99,12 @@ class Arena:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back. Raises RuntimeError if it isn't out."""
+        """Take a block back; that of an arena which has been closed is gone. Raises RuntimeError if it isn't out."""
         if not block.taken:
             raise RuntimeError("a block was given back twice")
+        if self._closed:
+            block.taken = False
+            return
         block.taken = False
         block.segment.live -= 1
         self.used_bytes -= block.size
@@ -110,7 +114,8 @@ class Arena:
             self._retire_unused()
 
     def close(self) -> None:
-        """Give all segments back; blocks that are still out may no longer be used."""
+        """Give all segments back. A block that is still out may be used while something looks at it."""
+        self._closed = True
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
@@ -138,6 +143,8 @@ class Arena:
 
     def _grown(self, size: int) -> Segment:
         wanted = max(size, self._segment_bytes, min(self.reserved_bytes, _LARGEST_STEP))
+        if self._closed:
+            raise NoMemory("the model is being stopped")
         if self.reserved_bytes + wanted > self._limit_bytes:
             wanted = size
         if self.reserved_bytes + wanted > self._limit_bytes:
