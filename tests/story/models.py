@@ -144,3 +144,33 @@ class Missing(maitred.Model):
     def predict(self, batch):
         kinds = " ".join(f"{name}:{type(array).__name__}:{array.dtype}" for name, array in sorted(batch.items()))
         return {**batch, "kinds": [kinds] * len(batch["i"])}
+
+
+class Image(maitred.Model):
+    """Tells of large rows what is in them and how they lie; one that begins with -5 takes a second."""
+
+    signature = maitred.Signature(
+        {"x": "float32[n, 40000]"},
+        {"low": "float32[n]", "high": "float32[n]", "address": "int64[n]", "writable": "bool[n]"},
+    )
+
+    def predict(self, batch):
+        x = batch["x"]
+        if (x[:, 0] == -5).any():
+            time.sleep(1.0)
+        rows = len(x)
+        return {
+            "low": x.min(axis=1),
+            "high": x.max(axis=1),
+            "address": np.full(rows, x.ctypes.data % 64),
+            "writable": np.full(rows, x.flags.writeable),
+        }
+
+
+class Same(maitred.Model):
+    """Gives back rows of any length."""
+
+    signature = maitred.Signature({"x": "float32[n, k]"}, {"y": "float32[n, k]"})
+
+    def predict(self, batch):
+        return {"y": batch["x"]}
