@@ -143,6 +143,8 @@ class Outputs(msgspec.Struct, eq=False, gc=False):
     """A gateway's memo of how it tells the times."""
     unwritten: list[Any] = msgspec.field(default_factory=list)
     """A gateway's note of the tickets whose rows it could not write: they have an `error` and were no success."""
+    lease: Any = None
+    """Of the replica's memory in which large arrays lie: with `lend` they may be kept without a copy."""
 
 
 class Result(msgspec.Struct, eq=False, gc=False):

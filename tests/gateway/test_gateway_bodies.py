@@ -129,12 +129,14 @@ def test_the_line_is_served_in_its_order_and_nobody_is_passed_over(desk: Desk) -
     first, large, small = Caller(told), Caller(told), Caller(told)
     place = desk.ask(first, 900_000)
     assert place is not None
-    assert desk.ask(large, 800_000) is None and desk.bodies.crowded
+    assert desk.ask(large, 800_000) is None
+    seen = [desk.bodies.crowded]
     assert desk.ask(small, 50_000) is None, "there is room for it, but it came later"
     place.drop()
     assert not told, "not from inside"
     desk.loop.turn()
-    assert told == [large, small] and not desk.bodies.crowded
+    assert told == [large, small]
+    assert [*seen, desk.bodies.crowded] == [True, False]
     assert desk.bodies.used_bytes == 850_000
 
 

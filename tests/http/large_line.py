@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from http_memory import Line, Loop, Recorder, echo
 
@@ -89,7 +90,7 @@ class LargeLine(Line):
         while self.kernel and not self.transport.paused and not self.transport.closed:
             protocol = self.transport.protocol or self.connection
             if isinstance(protocol, asyncio.BufferedProtocol):
-                buffer = protocol.get_buffer(-1)
+                buffer: Any = protocol.get_buffer(-1)
                 assert len(buffer)
                 count = min(len(buffer), len(self.kernel))
                 buffer[:count] = self.kernel[:count]

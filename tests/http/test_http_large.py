@@ -242,6 +242,16 @@ def test_a_body_of_unknown_length_waits_too_and_gives_back_what_it_has() -> None
     assert line.answers("POST")[0].body == BODY
 
 
+def test_a_body_of_unknown_length_makes_room_too() -> None:
+    giver = Giver()
+    line = LargeLine(giver).send(chunked(BODY)[:150_000]).sweep_after(12)
+    assert not line.transport.writes
+    giver.crowded = True
+    line.send(b"x").sweep_after(2)
+    assert [answer.status for answer in line.answers("POST")] == [503]
+    assert giver.used == 0
+
+
 def test_a_compressed_body_is_counted_and_inflated_as_ever() -> None:
     giver = Giver()
     packed = gzip.compress(BODY)

@@ -12,7 +12,7 @@ import orjson
 
 from maitred.endpoint import Ticket
 from maitred.errors import Internal, MaitredError
-from maitred.http.exchange import JSON, Exchange
+from maitred.http.exchange import JSON, Exchange, Pieces
 from maitred.messages import Chunk, Outputs, Result
 
 log = logging.getLogger("maitred.gateway")
@@ -29,7 +29,7 @@ _encode: Final = msgspec.json.Encoder().encode
 class Form(Protocol):
     """How one route writes a result. Called while the result's arrays are valid."""
 
-    def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
+    def write(self, call: Call, result: Result) -> tuple[bytes | Pieces, bytes, bytes]:
         """Body, content type and further header lines. Raises MaitredError where these rows cannot be written."""
         ...
 

@@ -13,6 +13,9 @@ JSON: Final = b"application/json"
 WATCHED: Final = 64
 """`Exchange.watched` of a request that may have any header."""
 
+Pieces = tuple[Any, ...]
+"""An answer's body in pieces: bytes, or views of memory that stays as it is while anybody holds them."""
+
 INTERNAL: Final = "the server failed on this request; report it to whoever runs this server"
 """What callers are told of a defect; the log says more."""
 
@@ -73,8 +76,8 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
         """The place of a body that others may read as it lies there; None where it is in private memory."""
         return None
 
-    def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
-        """Answer in one piece. `extra`: complete header lines, each with its CRLF."""
+    def reply(self, status: int, body: bytes | Pieces, content_type: bytes = JSON, extra: bytes = b"") -> None:
+        """Answer at once; JSON in one piece. `extra`: complete header lines, each with its CRLF."""
         raise NotImplementedError
 
     def start(self, status: int, content_type: bytes = JSON, extra: bytes = b"") -> None:

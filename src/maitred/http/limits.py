@@ -273,14 +273,10 @@ WAIT_A_MOMENT: Final = b"Retry-After: 1\r\n"
 
 def no_room(size: int) -> Refused:
     """A large body waited for a place until its time was up."""
-    return Refused(
-        503, f"this server has no memory to spare for a body of {size} bytes now; send it again later", WAIT_A_MOMENT
-    )
+    what = f"a body of {size} bytes" if size > 0 else "so large a body"
+    return Refused(503, f"this server has no memory to spare for {what} now; send it again later", WAIT_A_MOMENT)
 
 
-def outstayed(size: int) -> Refused:
-    return Refused(
-        503,
-        f"a body of {size} bytes came too slowly for a server that is short of memory; send it again later, or faster",
-        WAIT_A_MOMENT,
-    )
+def outstayed() -> Refused:
+    message = "the body came too slowly for a server that is short of memory; send it again later, or faster"
+    return Refused(503, message, WAIT_A_MOMENT)

@@ -13,7 +13,7 @@ import httptools
 
 from maitred.errors import MaitredError
 from maitred.http.answers import WAITING, Answers, OneExchange
-from maitred.http.bodies import LARGE_BYTES, MOVING_BYTES, Place, Steps, Want
+from maitred.http.bodies import LARGE_BYTES, MOVING_BYTES, Place, Want
 from maitred.http.coding import ANYTHING, check_coding
 from maitred.http.exchange import INTERNAL, JSON, WATCHED, error_body
 from maitred.http.heads import LENGTH_SHIFT, PLAIN, UNWATCHED, WATCHED_BITS, WATCHED_SHIFT, RequestLine, Unusual
@@ -80,8 +80,7 @@ class Connection(asyncio.Protocol):
         "_request_lines", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
         "_line_key", "_target", "_headers", "_head", "_body", "_upgrading", "_rejected", "_count", "_sliced", "_raw",
         "_barren", "_gained", "_sizes", "_chunk_at", "_chunk_new", "_header_count", "_ready", "_held", "_paused",
-        "_continue_due", "_lingered", "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at", "_place_due",
-        "_large", "_steps", "_asked", "_place",
+        "_continue_due", "_lingered", "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at", "_large",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -131,16 +130,8 @@ class Connection(asyncio.Protocol):
         self._held = b""
         """Input that the parser has not seen yet."""
         self._paused = 0
-        self._place_due = False
-        """The body is to get a place once it moves."""
         self._large: Large | None = None
-        """The body, once it has its place: the parser sees no more of it."""
-        self._steps: Steps | None = None
-        """Counts a body that may become large and is taken in as a small one."""
-        self._asked = 0
-        """Bytes for which it last asked a place."""
-        self._place: Place | Steps | None = None
-        """Of the body that has just become complete."""
+        """The body, if it may be large. Once it lies in its place, the parser sees no more of it."""
         self._continue_due = False
         self._lingered = 0
         self._seen = (0, 0)
@@ -276,9 +267,8 @@ class Connection(asyncio.Protocol):
         if head[4] and self._parser.should_upgrade():
             self._upgrading = True
             return
-        if self.port.bodies is not None:
-            self._place_due = head[0] > LARGE_BYTES and head[2] is None
-            self._steps = Steps() if head[0] == CHUNKED or (head[0] > LARGE_BYTES and head[2] is not None) else None
+        if self.port.bodies is not None and (head[0] > LARGE_BYTES or head[0] == CHUNKED):
+            self._large = Large(self, head[0], head[2] is not None)
         self._continue_due = head[1] and head[0] != 0
         if self._continue_due and head[2] is not None:
             try:
@@ -337,7 +327,8 @@ class Connection(asyncio.Protocol):
         if not choice.identity and choice.coding is None:
             special = _NOTHING_ACCEPTABLE
         keep = self._parser.should_keep_alive()
-        place = self._place or self._steps or None
+        large, self._large = self._large, None
+        place = None if large is None else large.kept()
         plain = keep and not old and choice.identity and method != "HEAD" and place is None
         received_at = self.port.clock()
         self.queue.append(
@@ -348,7 +339,6 @@ class Connection(asyncio.Protocol):
         )  # fmt: skip
         if place is not None:
             self.queue[-1].place = place
-            self._place = self._steps = None
         self._ready += 1
         self.answers.entangled = True
 
@@ -379,7 +369,7 @@ class Connection(asyncio.Protocol):
                 self._fast, self.answers.entangled = False, True
                 self._pause(_PIPELINED)
                 return
-            if self._large is not None:
+            if self._large is not None and self._large.lies:
                 at += self._large.take(memoryview(data)[at:])
                 if self._large.full:
                     self.large_complete()
@@ -388,7 +378,7 @@ class Connection(asyncio.Protocol):
             at += self._take(data if not at and size <= appetite else memoryview(data)[at : at + appetite])
         if at < size:
             self._discard(size - at)
-        elif self._large is not None and not self._large.reading:
+        elif self._large is not None and self._large.lies and not self._large.reading:
             self._large.reading = True
             self.transport.set_protocol(self._large)
 
@@ -417,7 +407,8 @@ class Connection(asyncio.Protocol):
     def _appetite(self) -> int:
         """How much the parser may get at once: what is known to be body at least."""
         if self._in_body and self._head[0] > 0:
-            return max(_SLICE_BYTES, (MOVING_BYTES if self._place_due else self._head[0]) - len(self._body))
+            to_place = self._large is not None and not self._large.counted
+            return max(_SLICE_BYTES, (MOVING_BYTES if to_place else self._head[0]) - len(self._body))
         return _SLICE_BYTES
 
     def _take(self, piece: bytes | memoryview) -> int:
@@ -468,12 +459,9 @@ class Connection(asyncio.Protocol):
             return
         if self._continue_due:
             self._continue()
-        if self._place_due:
-            if len(self._body) >= MOVING_BYTES and not self._paused & _ROOM:
-                self._ask_place(self._head[0], False)
-        elif self._steps is not None and len(self._body) > self._steps.size and not self._paused & _ROOM:
-            rest = self._head[0] if self._head[0] > 0 else min(limits.body_bytes, 2 * self._steps.size)
-            self._ask_place(max(1, rest - self._steps.size), True)
+        large = self._large
+        if large is not None and not self._paused & _ROOM and large.wants(len(self._body), limits.body_bytes):
+            self._ask_place(large)
         if self._head[0] == CHUNKED:
             size = len(self._body)
             self._raw += taken
@@ -483,29 +471,26 @@ class Connection(asyncio.Protocol):
 
     # ---- large bodies
 
-    def _ask_place(self, size: int, counted: bool) -> None:
+    def _ask_place(self, large: Large) -> None:
         """Have a place given to the body that comes, or wait for it. Raises Refused."""
         method, path, _, _ = cast("RequestLine", self._line)
-        self._asked = size
         bodies = self.port.bodies
         assert bodies is not None
-        place = bodies.ask(self, Want(method, path, self._headers, size, counted))
+        place = bodies.ask(self, Want(method, path, self._headers, large.asked, large.counted))
         if place is None:
             self._pause(_ROOM)
         else:
-            self._give(place)
+            self._give(large, place)
 
-    def _give(self, place: Place) -> None:
-        if self._place_due:
-            self._place_due = False
-            self._large = Large(self, place, self._body, self.port.clock())
+    def _give(self, large: Large, place: Place) -> None:
+        large.give(place, self._body, self.port.clock())
+        if large.lies:
             self._body = b""
-        elif self._steps is not None:
-            self._steps.add(place, self._asked)
 
     def granted(self, place: Place) -> None:
         """The place that was waited for is there: go on reading."""
-        self._give(place)
+        assert self._large is not None
+        self._give(self._large, place)
         held, self._held = self._held, b""
         self._resume(_ROOM)
         self._receive(held)
@@ -517,11 +502,11 @@ class Connection(asyncio.Protocol):
 
     def large_complete(self) -> None:
         """The last byte of a large body has come. The parser has stopped in the middle of it: the next one begins."""
-        large, self._large = self._large, None
+        large = self._large
         assert large is not None
         if large.reading:
             self.transport.set_protocol(self)
-        self._place, self._body = large.place, large.place.body
+        self._body = large.body
         self.on_message_complete()
         self._new_parser()
         if not self.queue[-1].keep:
@@ -531,14 +516,10 @@ class Connection(asyncio.Protocol):
     def _leave_place(self) -> None:
         """The body that was coming is not wanted any more: its memory is given back at once."""
         large, self._large = self._large, None
-        steps, self._steps = self._steps, None
-        self._place_due = False
         if large is not None:
-            large.place.drop()
+            large.drop()
             if large.reading and not self.transport.is_closing():
                 self.transport.set_protocol(self)
-        if steps is not None:
-            steps.drop()
         if self._paused & _ROOM and self.port.bodies is not None:
             self.port.bodies.leave(self)
 
@@ -727,7 +708,7 @@ class Connection(asyncio.Protocol):
         limits = self.port.limits
         large = self._large
         if large is not None and self._must_make_room(large, now):
-            self.denied(outstayed(large.size))
+            self.denied(outstayed())
             return
         seconds = now - self._seen_at
         if phase != BODY:
@@ -742,12 +723,15 @@ class Connection(asyncio.Protocol):
 
     def _came(self) -> int:
         """How much of the body that comes is there."""
-        return len(self._body) if self._large is None else self._large.came
+        return self._large.came if self._large is not None and self._large.lies else len(self._body)
 
     def _must_make_room(self, large: Large, now: float) -> bool:
         bodies = self.port.bodies
-        crowded = bodies is not None and bodies.crowded
-        return crowded and outstays(large.came, large.size, now - large.since, self.port.limits)
+        if bodies is None or not bodies.crowded or large.kept() is None:
+            return False
+        came = self._came()
+        size = large.size if large.size > 0 else 2 * came
+        return outstays(came, size, now - large.since, self.port.limits)
 
     def _phase(self) -> int:
         if self._stage >= _LINGERING:
@@ -773,7 +757,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
             return
         if phase == ROOM:
-            self.denied(no_room(self._asked))
+            self.denied(no_room(self._head[0]))
             return
         if phase in (HEAD, BODY):
             part = "head" if phase == HEAD else "body"

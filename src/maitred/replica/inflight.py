@@ -32,6 +32,8 @@ from maitred.replica.memory import Arena, Block, NoMemory, Segment
 
 _JOIN_BYTES: Final = 1 << 18
 """Up to this size the members' bytes are joined and copied at once; larger ones are copied one by one."""
+_LEASED_BYTES: Final = 1 << 16
+"""Answers from this size on may be kept by those who got them, without a copy."""
 _MAX_LAYOUTS: Final = 1024
 _MAX_OUTPUT_BYTES: Final = 1 << 40
 MAX_ROOM: Final = 512
@@ -58,6 +60,8 @@ class Work(msgspec.Struct, eq=False, gc=False):
     lease: Lease | None
     """Of what its only request brought: that is read again after a loss, so it is held even where it was copied."""
     grown: bool = False
+    kept: Lease | None = None
+    """Of a large answer, whose arrays may be lent to callers."""
 
 
 class Form(NamedTuple):
@@ -330,7 +334,10 @@ class InFlight:
         self._inputs.give(work.input)
         if work.lease is not None:
             work.lease.drop()
-        return work, Outputs(tensors, rows, nanoseconds * 1e-9)
+        outputs = Outputs(tensors, rows, nanoseconds * 1e-9)
+        if written >= _LEASED_BYTES:
+            outputs.lease = work.kept = Lease(self._outputs, block, 0, block.size)
+        return work, outputs
 
     def _special(self, work: Work, layout: Layout, written: int) -> dict[str, Tensor]:
         """The tensors of an answer with texts, bools, or nothing in it. Raises Scribbled."""
@@ -380,8 +387,11 @@ class InFlight:
         return channel.message(channel.ROOM, slot=fields[2], batch=fields[4])
 
     def ended(self, work: Work) -> None:
-        """Free an answer's block: its views are dead."""
-        self._outputs.give(work.output)
+        """Free an answer's block: its views are dead, but for those of a lease."""
+        if work.kept is None:
+            self._outputs.give(work.output)
+        else:
+            work.kept.drop()
 
     def started(self) -> frozenset[int]:
         """The batches that the child says it had begun, or of which it says what cannot be true.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from maitred.replica.layout import ALIGN
-from maitred.replica.memory import Arena, Block
+from maitred.replica.memory import LEND_BYTES, Arena, Block
 
 
 class Lease:
@@ -73,6 +76,22 @@ class Lease:
             if self._ended is not None:
                 self._ended()
 
+    def lend(self, data: memoryview | np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """These bytes as an array that keeps the block for as long as anything looks at it, wherever that ends.
+
+        None where they don't lie here, or where more would be lent than may be: make a copy. To be called on the
+        arena's loop, to which the block then comes back.
+        """
+        at = address_of(data) - self.address
+        size = data.nbytes
+        if at < 0 or at + size > self.size or self.arena.lent_bytes + size > LEND_BYTES:
+            return None
+        whole = np.frombuffer(self.block.map, np.uint8, size, self.start + at)
+        self.hold()
+        self.arena.lent_bytes += size
+        weakref.finalize(whole, _bring_back, asyncio.get_running_loop(), self, size).atexit = False
+        return whole
+
     def place_of(self, data: object) -> int | None:
         """Where in the segment these bytes lie; None where they don't lie in the lease, or not as arrays should."""
         if not isinstance(data, (memoryview, np.ndarray)) or not data.nbytes:
@@ -81,6 +100,17 @@ class Lease:
         if at < 0 or at + data.nbytes > self.size or (self.start + at) % ALIGN:
             return None
         return self.start + at
+
+
+def _bring_back(loop: asyncio.AbstractEventLoop, lease: Lease, size: int) -> None:
+    """Runs where the last view of a lent array ends: in any thread, in the middle of anything."""
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the arena
+        loop.call_soon_threadsafe(_brought_back, lease, size)
+
+
+def _brought_back(lease: Lease, size: int) -> None:
+    lease.arena.lent_bytes -= size
+    lease.drop()
 
 
 def address_of(data: memoryview | np.ndarray[Any, Any]) -> int:

@@ -13,6 +13,8 @@ from maitred import host
 SMALLEST: Final = 4096
 """Bytes of the smallest block; a power of two."""
 _LARGEST_STEP: Final = 64 << 20
+LEND_BYTES: Final = 256 << 20
+"""Of an arena's blocks, kept by arrays that are other people's to let go."""
 _LOOK_EVERY: Final = 256
 """Blocks given back between two looks at whether a segment is still needed."""
 
@@ -76,6 +78,8 @@ class Arena:
         self.segments: dict[int, Segment] = {}
         self.reserved_bytes = 0
         self.used_bytes = 0
+        self.lent_bytes = 0
+        """Kept by arrays that left with the caller: see `Lease.lend`."""
         self.retired: list[Callable[[int], None]] = []
         """Called with the id of a segment that is being given back."""
         self._segment_bytes = segment_bytes
