@@ -42,6 +42,8 @@ PATH_VERSION = "1"
 """The version that a model served from a path has."""
 
 _MOST_INFLIGHT_BYTES = 1 << 30
+_MEMORY_LOOKS = 10
+"""Every so many seconds, memory that bodies have left behind is given back."""
 
 METRICS_SECONDS = 10.0
 """How long a page of metrics may take to write."""
@@ -84,6 +86,7 @@ class House:
         self._admin: Server | None = None
         self._asides: list[Aside] = []
         self._looks: asyncio.TimerHandle | None = None
+        self._looked = 0
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -269,6 +272,11 @@ class House:
 
     def _look(self) -> None:
         self.metrics.look()
+        self._looked += 1
+        if self._looked % _MEMORY_LOOKS == 0:
+            for pool in self._pools:
+                if pool.memory is not None:
+                    pool.memory.look()
         self._looks = self._loop.call_later(1.0, self._look)
 
     def _listen(self, event: Event) -> None:

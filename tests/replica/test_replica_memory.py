@@ -148,3 +148,17 @@ def test_a_reservation_that_fails_leaves_no_descriptor(monkeypatch: pytest.Monke
             host.reserve(1 << 20, children_write)
     monkeypatch.undo()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_idle_arena_gives_back_what_a_burst_has_left_at_the_second_look() -> None:
+    arena = Arena(False, 1 << 16)
+    gone: list[int] = []
+    arena.retired.append(gone.append)
+    for block in [arena.take(1 << 20) for _ in range(8)]:
+        arena.give(block)
+    assert arena.reserved_bytes >= 8 << 20
+    arena.look()
+    assert not gone, "it was used since the last look"
+    arena.look()
+    assert gone and arena.reserved_bytes <= 1 << 20
+    arena.close()

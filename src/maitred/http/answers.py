@@ -116,8 +116,10 @@ class OneExchange(Exchange, eq=False, weakref=False):
         self.answers.put(self, pieces)
 
     def _let_go(self) -> None:
-        """Nobody reads the body any more."""
-        place, self.place, self.body = self.place, None, b""
+        """The body is not needed any more; one that lies in a place will be another's, so nobody can look at it."""
+        if self.lies() is not None:
+            self.body = b""
+        place, self.place = self.place, None
         place.drop()
 
     def _late(self, verb: str) -> None:

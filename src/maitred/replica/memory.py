@@ -115,7 +115,7 @@ class Arena:
         self._free[block.size].append(block)
         self._until_look -= 1
         if not self._until_look:
-            self._retire_unused()
+            self.look()
 
     def close(self) -> None:
         """Give all segments back. A block that is still out may be used while something looks at it."""
@@ -166,8 +166,11 @@ class Arena:
         for size, blocks in self._free.items():
             self._free[size] = [block for block in blocks if block.segment is not segment]
 
-    def _retire_unused(self) -> None:
-        """Give back idle segments, large ones first, beyond twice the bytes that were lately used at once."""
+    def look(self) -> None:
+        """Give back idle segments, large ones first, beyond twice the bytes that were used at once since the last look.
+
+        Happens by itself now and then while blocks come back; call it at times for an arena that may lie idle.
+        """
         self._until_look = _LOOK_EVERY
         keep = max(2 * self._peak, self._segment_bytes)
         idle = sorted((s for s in self.segments.values() if not s.live), key=lambda s: -s.size)
