@@ -172,6 +172,14 @@ def test_a_body_that_is_being_counted_goes_on_beyond_the_share(desk: Desk) -> No
     assert desk.ask(caller, 300_000, counted=True)
 
 
+def test_a_body_that_grows_beyond_the_bound_is_refused_at_once(desk: Desk) -> None:
+    caller = Caller()
+    assert desk.ask(caller, 900_000, counted=True)
+    with pytest.raises(Refused) as caught:
+        desk.ask(caller, 200_000, counted=True)
+    assert caught.value.status == 413
+
+
 def test_where_the_system_has_no_memory_it_says_so_and_goes_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(size: int, children_write: bool) -> host.Shared:
         raise OSError(28, "No space left on device")

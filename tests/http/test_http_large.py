@@ -291,6 +291,21 @@ def test_a_request_for_another_protocol_with_a_large_body_is_answered_in_this_on
     assert [answer.body for answer in line.answers("POST", "POST")] == [BODY, b"more"]
 
 
+@pytest.mark.parametrize("room", [SIZE, 0])
+def test_an_answer_that_ends_the_connection_ends_the_body_behind_it(room: int) -> None:
+    giver = Giver(room)
+    line = LargeLine(giver, keep).send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    line.send(post(BODY[:100_000], length=SIZE))
+    assert (giver.used, len(giver.line)) == ((SIZE, 0) if room else (0, 1))
+    exchange = line.app.seen[0]
+    exchange.start(200)  # without chunks, its end is that of the connection
+    assert giver.used == 0 and not giver.line
+    line.send(BODY[100_000:])
+    exchange.end()
+    line.loop.turn()
+    assert line.refused and len(line.app.seen) == 1
+
+
 def test_garbage_behind_a_large_body_is_refused_and_harms_nothing_before() -> None:
     line = LargeLine(Giver()).send(post() + b"BREW\r\n\r\n")
     assert [answer.status for answer in line.answers("POST", "GET")] == [200, 400]

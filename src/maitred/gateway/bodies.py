@@ -53,7 +53,8 @@ class Bodies:
 
     def ask(self, asker: Asker, want: Want) -> Place | None:
         """A place now, or None: `asker.granted` or `denied` follows. Raises Refused where there is none to be had."""
-        if want.size > self.limit_bytes:
+        begun = self._held.get(asker, 0) if want.counted else 0
+        if begun + want.size > self.limit_bytes:
             message = (
                 f"the body is larger than the {self.limit_bytes} bytes that this server takes in at once; send less"
             )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 20
 """Taken from the socket at once: others have their turn in between."""
+_STEP_BYTES: Final = 1 << 20
+"""A body without a size is counted in steps that grow up to this."""
 _NOTHING: Final = memoryview(b"")
 
 
@@ -50,7 +52,7 @@ class Large(asyncio.BufferedProtocol):
         if steps is None:
             self.asked = self.size
             return came >= MOVING_BYTES and not self.lies
-        end = self.size if self.size > 0 else min(most, 2 * steps.size)
+        end = self.size if self.size > 0 else min(most, steps.size + min(steps.size, _STEP_BYTES))
         self.asked = max(1, end - steps.size)
         return came > steps.size
 

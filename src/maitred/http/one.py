@@ -522,6 +522,7 @@ class Connection(asyncio.Protocol):
                 self.transport.set_protocol(self)
         if self._paused & _ROOM and self.port.bodies is not None:
             self.port.bodies.leave(self)
+            self._resume(_ROOM)
 
     def _continue(self) -> None:
         """Ask for the body that the caller holds back, once all earlier answers are out."""
@@ -583,10 +584,8 @@ class Connection(asyncio.Protocol):
         known = self._mid and (bad_target or self._target)
         method = "HEAD" if known and self._parser.get_method() == b"HEAD" else ""
         self.take_no_more()
-        self._leave_place()
         self._mid = self._in_body = self._continue_due = False
         self._body = self._held = b""
-        self._resume(_ROOM)
         refusal = OneExchange(method, b"", b"", [], b"", self.port.clock(), answers=self.answers, keep=False)
         refusal.special = refused
         self.queue.append(refusal)
@@ -651,6 +650,7 @@ class Connection(asyncio.Protocol):
 
     def take_no_more(self) -> None:
         self.answers.last = True
+        self._leave_place()
         if self._stage < _LAST:
             self._stage, self._fast = _LAST, False
 
@@ -727,7 +727,7 @@ class Connection(asyncio.Protocol):
 
     def _must_make_room(self, large: Large, now: float) -> bool:
         bodies = self.port.bodies
-        if bodies is None or not bodies.crowded or large.kept() is None:
+        if bodies is None or not bodies.crowded or large.kept() is None or self._paused & _ROOM:
             return False
         came = self._came()
         size = large.size if large.size > 0 else 2 * came
