@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import json
 import os
+import random
 import signal
 import socket
 from collections.abc import Callable
@@ -427,5 +428,54 @@ def test_who_reads_slowly_keeps_what_was_answered_and_who_leaves_does_not(tmp_pa
             assert raw_outputs(reply)[0].tobytes() == large.tobytes()
             slow[0][1].close()
             await until(lambda: is_empty(house))
+
+    run(play())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_callers_do_and_whichever_copies_die_everything_comes_back(tmp_path: Path, seed: int) -> None:
+    async def play() -> None:
+        dice = random.Random(seed)
+        statuses: list[int] = []
+        given = bounded(settings(tmp_path, {"same": "Same"}, replicas=2), 3_000_000)
+        async with standing(given) as house:
+
+            async def whole(number: int) -> None:
+                value, rows = float(dice.randint(1, 1 << 20)), dice.choice([1, 1, 3])
+                array = np.full((rows, dice.choice([100, 20_000, PIXELS])), value, np.float32)
+                body, headers = binary(array, pad=dice.randint(0, 70), back=True)
+                reply = await house.caller().ask("POST", INFER.format("same"), body, headers)
+                assert reply.status in (200, 503), reply.body  # no copy is ready for a moment, where both died
+                statuses.append(reply.status)
+                assert reply.status != 200 or raw_outputs(reply)[0].tobytes() == array.tobytes()
+
+            async def half(number: int) -> None:
+                sent = raw_request(tensor(-1.0, -2.0), model="same")
+                _, writer = await asyncio.open_connection("127.0.0.1", house.port)
+                writer.write(sent[: dice.randrange(len(sent))])
+                await writer.drain()
+                writer.transport.abort()
+
+            async def impatient(number: int) -> None:
+                _, writer = await asyncio.open_connection("127.0.0.1", house.port)
+                writer.write(raw_request(tensor(-3.0, -4.0), model="same"))
+                await writer.drain()
+                await asyncio.sleep(0)
+                writer.transport.abort()
+
+            async def killer(number: int) -> None:
+                pids = house.replica_pids()
+                if pids and number % 8 == 0:
+                    os.kill(dice.choice(pids), signal.SIGKILL)
+
+            async def caller(number: int) -> None:
+                for turn in range(20):
+                    await dice.choice([whole, whole, whole, half, impatient, killer])(turn)
+
+            await asyncio.wait_for(asyncio.gather(*map(caller, range(8))), 50)
+            await until(lambda: len(house.replica_pids()) == 2 and is_empty(house))
+            assert not house.bodies.crowded and 200 in statuses
+            await whole(0)
+            assert statuses[-1] == 200
 
     run(play())
