@@ -278,7 +278,9 @@ def memory_limit() -> int | None:
         found.append(_kilobytes(Path("/proc/meminfo"))["MemTotal"])
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such version of control groups, or "max"
-            found.append(int((_CGROUP / limit).read_text()))
+            bound = int((_CGROUP / limit).read_text())
+            if bound < _UNLIMITED:
+                found.append(bound)
     return min(found, default=None)
 
 

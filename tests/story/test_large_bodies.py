@@ -20,6 +20,7 @@ from house import Caller, Standing, settings, standing, v2
 
 from loops import KIND, run
 from maitred import host
+from maitred.assemble import inflight_bytes
 from maitred.replica.inflight import InFlight
 from maitred.settings import HttpSettings, ServerSettings
 
@@ -479,3 +480,11 @@ def test_whatever_callers_do_and_whichever_copies_die_everything_comes_back(tmp_
             assert statuses[-1] == 200
 
     run(play())
+
+
+@pytest.mark.parametrize(
+    ("given", "memory", "bound"),
+    [(None, None, 1 << 30), (None, 1 << 40, 1 << 30), (None, 1 << 30, 1 << 28), (123, 1 << 30, 123)],
+)
+def test_the_bound_follows_the_memory_unless_it_is_given(given: int | None, memory: int | None, bound: int) -> None:
+    assert inflight_bytes(HttpSettings(max_inflight_bytes=given), memory) == bound
