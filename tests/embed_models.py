@@ -137,3 +137,23 @@ class Bound(maitred.Model):
         finally:
             Bound.running -= 1
         return {"y": batch["x"]}
+
+
+class Wide(maitred.Model):
+    """Large rows: 1.2 MB each of `y`, and 40 kB of `z`; a negative one ends its process."""
+
+    signature = maitred.Signature(
+        INPUT, {"y": "float64[n, 150000]", "z": "int32[n, 10000]", "flag": "bool[n, 1100000]"}
+    )
+
+    def predict(self, batch):
+        import os
+
+        x = batch["x"]
+        if (x < 0).any():
+            os._exit(3)
+        return {
+            "y": np.repeat(x[:, None], 150_000, axis=1).astype(np.float64),
+            "z": np.repeat(x[:, None], 10_000, axis=1).astype(np.int32),
+            "flag": np.repeat(x[:, None] % 2 == 1, 1_100_000, axis=1),
+        }

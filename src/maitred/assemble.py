@@ -14,10 +14,11 @@ from maitred.deployment.router import Router, Served
 from maitred.events import BatchEnded, Event
 from maitred.gateway.admin import BadToken, admin, ensure_token
 from maitred.gateway.apart import Apart
+from maitred.gateway.bodies import Bodies
 from maitred.gateway.rest import Rest
 from maitred.gateway.settings import GatewaySettings
 from maitred.gateway.site import site
-from maitred.host import processors
+from maitred.host import memory_limit, processors
 from maitred.http.aside import Aside
 from maitred.http.limits import Limits
 from maitred.http.server import Server
@@ -41,6 +42,8 @@ log = logging.getLogger("maitred")
 
 PATH_VERSION = "1"
 """The version that a model served from a path has."""
+
+_MOST_INFLIGHT_BYTES = 1 << 30
 
 METRICS_SECONDS = 10.0
 """How long a page of metrics may take to write."""
@@ -69,6 +72,7 @@ class House:
         self.metrics = Metrics()
         self._event_log = EventLog(log)
         self._pools: list[Pool] = []
+        self.bodies = Bodies(self.router, inflight_bytes(settings.http, memory_limit()), asyncio.get_running_loop())
         self._server: Server | None = None
         self._admin: Server | None = None
         self._asides: list[Aside] = []
@@ -143,6 +147,7 @@ class House:
             Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart),
             limits,
             refused=self.metrics.refused,
+            bodies=self.bodies,
         )
         await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)
@@ -152,6 +157,11 @@ class House:
             log.warning("the data port is public and nothing checks who asks: put it behind something that does")
         self.metrics.pools = lambda: [pool.snapshot() for pool in self._pools]
         self.metrics.add_gauge("maitred_http_connections", "Open connections of the data port.", self._connections)
+        self.metrics.add_gauge(
+            "maitred_http_body_bytes",
+            "Bytes of large bodies that are being received, wait or run.",
+            lambda: float(self.bodies.used_bytes),
+        )
         for pool in self._pools:
             pool.launch()
         self._look()
@@ -315,7 +325,7 @@ class House:
         )
         if described is not None:
             pool.know(described)
-        served.endpoint, served.description = pool, described
+        served.endpoint, served.description, served.memory = pool, described, pool.memory
         self._pools.append(pool)
         return served
 
@@ -328,6 +338,13 @@ class House:
             key = f"models.{model.name}.source" if named else f"models.{model.name}"
             origin = self.settings.origins.get(key, "")
             raise SettingsError(error.message, key=key, origin=origin) from error
+
+
+def inflight_bytes(http: HttpSettings, memory_bytes: int | None) -> int:
+    """The bound on bodies in flight: what the settings say, else what suits a machine with so much memory."""
+    if http.max_inflight_bytes is not None:
+        return http.max_inflight_bytes
+    return _MOST_INFLIGHT_BYTES if memory_bytes is None else min(_MOST_INFLIGHT_BYTES, memory_bytes // 4)
 
 
 def _limits(http: HttpSettings) -> Limits:

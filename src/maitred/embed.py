@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from maitred.bridge import CLOSED, Bridge
 from maitred.clock import monotonic
+from maitred.endpoint import Ticket
 from maitred.errors import Cancelled, DeadlinePassed, Draining, InvalidInput, ModelFault
 from maitred.events import nobody
-from maitred.messages import FOREVER, Ragged, Request, Tensor
+from maitred.messages import FOREVER, Chunk, Ragged, Request, Result, Tensor
 from maitred.model.asking import question
 from maitred.model.description import Description
 from maitred.model.forms import whole
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 _BUSY: Final = "the model was busy with other calls until the timeout had passed"
 _LATE: Final = "the answer came after the timeout; a model that runs in this process cannot be interrupted"
+_LEASED_BYTES: Final = 1 << 20
+"""Arrays of an answer from this size on are not copied."""
 _CLOSE_SECONDS: Final = 5.0
 """How long calls that run may take to end when the model is closed."""
 
@@ -92,9 +95,9 @@ class Handle:
         A model with a single input takes it as the only argument. Values are numpy arrays of any layout, lists,
         scalars, pandas Series, Arrow arrays or sparse matrices; they become the declared dtypes or raise `Malformed`
         naming the input.
-        Parameters are strings, numbers, True or False. Returns an array per wanted output, with memory of its own;
-        strings and bytes are object arrays, times are datetime64, and a nullable output is a masked array (strings:
-        None where one is missing).
+        Parameters are strings, numbers, True or False. Returns an array per wanted output, which is the caller's own
+        (from 1 MiB on it may be the memory to which a child process wrote it); strings and bytes are object arrays,
+        times are datetime64, and a nullable output is a masked array (strings: None where one is missing).
         Raises `DeadlinePassed` if there is no answer after `timeout_seconds` (in the caller's thread the model cannot
         be interrupted: it is raised once the model has returned), `ModelFault` if the model fails, `Draining` once the
         model is closed.
@@ -362,14 +365,66 @@ class _Queued(_Apart):
     async def _answer(self, request: Request) -> dict[str, Tensor]:
         if self._pool is None:
             raise RuntimeError("a request came before the pool was started")
+        answer = _Answer(asyncio.get_running_loop())
+        ticket = self._pool.submit(request)
+        ticket.watch(answer)
         try:
-            return (await self._pool.submit(request)).tensors()
+            return await answer.future
+        except asyncio.CancelledError:
+            ticket.cancel()
+            raise
         except Draining:
             raise Draining(CLOSED) from None
 
     async def _end(self, seconds: float) -> None:
         if self._pool is not None:
             await self._pool.drain(seconds)
+
+
+class _Answer:
+    """Turns the end of a ticket into a future's: its tensors are copies, or arrays that keep their memory."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[dict[str, Tensor]] = loop.create_future()
+
+    def piece(self, ticket: Ticket, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+    def ended(self, ticket: Ticket) -> None:
+        if self.future.done():
+            return
+        if ticket.error is not None:
+            self.future.set_exception(ticket.error)
+        elif ticket.result is not None:
+            self.future.set_result(_kept(ticket.result))
+
+
+def _kept(result: Result) -> dict[str, Tensor]:
+    """An answer's tensors in memory that stays; large ones without a copy, unless that would keep much more."""
+    tensors = result.tensors()
+    lease = result.batch.lease
+    if lease is None:
+        return {name: tensor.owned() for name, tensor in tensors.items()}
+    large = {name: t for name, t in tensors.items() if not isinstance(t.data, list) and t.data.nbytes >= _LEASED_BYTES}
+    if 2 * sum(tensor.data.nbytes for tensor in large.values()) < lease.size:
+        large = {}  # it shared its batch with others
+    return {name: _leased(tensor, lease) if name in large else tensor.owned() for name, tensor in tensors.items()}
+
+
+def _leased(tensor: Tensor, lease: Any) -> Tensor:
+    array: npt.NDArray[Any] = to_array(tensor)
+    whole = lease.lend(array)
+    return (
+        tensor.owned()
+        if whole is None
+        else _Leased(tensor.dtype, tensor.shape, whole.view(array.dtype).reshape(array.shape))
+    )
+
+
+class _Leased(Tensor, frozen=True, eq=False, gc=False):
+    """A tensor whose array keeps a block of the replica's memory; nobody else uses that meanwhile."""
 
 
 # --- calling the model -------------------------------------------------------------------------------------------
@@ -420,6 +475,8 @@ def _tensors(arrays: Arrays, signature: Signature, ragged: Ragged | None) -> dic
 
 
 def _owned_array(tensor: Tensor) -> npt.NDArray[Any]:
+    if type(tensor) is _Leased:
+        return tensor.data  # type: ignore[no-any-return]
     array = to_array(tensor)
     return array if array.flags.owndata and array.flags.writeable else array.copy()
 

@@ -372,6 +372,19 @@ def available_memory() -> int | None:
     return min(found, default=None)
 
 
+def memory_limit() -> int | None:
+    """Bytes that this machine has, or its control group may use where that is less; None if unknown."""
+    found = []
+    with contextlib.suppress(OSError, KeyError):
+        found.append(_kilobytes(Path("/proc/meminfo"))["MemTotal"])
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such version of control groups, or "max"
+            bound = int((_CGROUP / limit).read_text())
+            if bound < _UNLIMITED:
+                found.append(bound)
+    return min(found, default=None)
+
+
 def processors() -> int:
     """How many processors this process may keep busy, in whole numbers: its quota rounded down, and at least 1."""
     return max(1, int(cpu_quota()))

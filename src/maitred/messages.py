@@ -122,6 +122,8 @@ class Request(msgspec.Struct, eq=False, gc=False):
     """When its last byte was read; with the ticket's `submitted_at` this gives the time taken by decoding."""
     ragged: Ragged | None = None
     """How its rows were filled up; None for every model without buckets."""
+    lease: Any = None
+    """Of memory that replicas can read, where tensors are views of that: a replica's business."""
 
 
 class Outputs(msgspec.Struct, eq=False, gc=False):
@@ -141,6 +143,8 @@ class Outputs(msgspec.Struct, eq=False, gc=False):
     """A gateway's memo of how it tells the times."""
     unwritten: list[Any] = msgspec.field(default_factory=list)
     """A gateway's note of the tickets whose rows it could not write: they have an `error` and were no success."""
+    lease: Any = None
+    """Of the replica's memory in which large arrays lie: with `lend` they may be kept without a copy."""
 
 
 class Result(msgspec.Struct, eq=False, gc=False):

@@ -200,6 +200,9 @@ class HttpSettings:
 
     max_body_bytes: Bytes = 64 << 20
     """After inflation too."""
+    max_inflight_bytes: Bytes | None = None
+    """Of bodies above 64 KiB, from their first bytes to their answer; left out: a quarter of the memory that the server
+    may use, and at most 1 GiB."""
     max_head_bytes: Bytes = 64 << 10
     max_headers: Count = 100
     header_seconds: Seconds = 30.0

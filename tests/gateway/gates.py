@@ -30,7 +30,7 @@ class FakeExchange(Exchange):
 
     answer: tuple[int, bytes, bytes, bytes] | None = None
 
-    def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
+    def reply(self, status: int, body: Any, content_type: bytes = JSON, extra: bytes = b"") -> None:
         assert self.answer is None, "answered twice"
         self.answer = (status, bytes(body), content_type, extra)
 

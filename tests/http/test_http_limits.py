@@ -16,6 +16,7 @@ from maitred.http.limits import (
     FIRST_BYTE,
     HEAD,
     IDLE,
+    ROOM,
     ChunkSizes,
     Headers,
     Limits,
@@ -24,6 +25,7 @@ from maitred.http.limits import (
     check_head,
     check_version,
     head_bytes,
+    outstays,
     overdue,
     split_target,
     too_slow,
@@ -155,11 +157,30 @@ def test_framing_is_bounded(raw: int, body: int, barren: int, trailers: int, sta
         (CLOSING, 1.9, 2),
         (BUSY, 1e9, None),
         (BODY, 1e9, None),
+        (ROOM, 27.9, 28),
     ],
 )
 def test_each_phase_has_its_time(phase: int, lives: float, ends: float | None) -> None:
     assert not overdue(phase, lives, Limits())
     assert ends is None or overdue(phase, ends, Limits())
+
+
+@pytest.mark.parametrize(
+    ("came", "size", "seconds", "stays"),
+    [
+        (0, 1000, 9.9, True),
+        (0, 1000, 10, False),
+        (499, 1000, 10, False),
+        (500, 1000, 10, True),
+        (660, 1000, 20, False),
+        (670, 1000, 20, True),
+        (999, 1000, 9_000, True),
+    ],
+)
+def test_who_would_need_long_leaves_its_place_to_those_who_wait(
+    came: int, size: int, seconds: float, stays: bool
+) -> None:
+    assert outstays(came, size, seconds, Limits()) is not stays
 
 
 def test_a_body_has_a_least_rate() -> None:

@@ -65,6 +65,30 @@ def test_control_groups_bound_memory(
         assert (host.available_memory() or 0) > 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({"memory.max": "1000000"}, 1_000_000),
+        ({"memory.max": "max"}, None),
+        ({"memory/memory.limit_in_bytes": "5000"}, 5000),
+        ({"memory/memory.limit_in_bytes": str(2**63 - 4096)}, None),
+        ({}, None),
+    ],
+)
+def test_what_may_be_used_of_memory_is_the_machine_or_the_control_group(
+    files: dict[str, str], limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(host, "_CGROUP", tmp_path / "none")
+    machine = host.memory_limit()
+    assert machine is None or machine > 1 << 26
+    monkeypatch.setattr(host, "_CGROUP", tmp_path)
+    found = host.memory_limit()
+    assert found == limit if limit is not None else (found is None or found >= (machine or 0))
+
+
 V2 = "30 24 0:26 / {top}/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 / {top}/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct"
 OTHER = "26 1 8:1 / / rw - ext4 /dev/sda1 rw\n33 31 0:30 / {top}/memory rw - cgroup cgroup rw,memory"

@@ -92,12 +92,12 @@ def test_an_arena_that_idles_gives_back_what_a_burst_took_at_the_second_look() -
     arena.retired.append(told.append)
     arena.give(arena.take(1 << 12))
     burst = [arena.take(1 << 20) for _ in range(3)]
-    arena.tidy()
+    arena.look()
     for block in burst:
         arena.give(block)
-    arena.tidy()
+    arena.look()
     assert arena.reserved_bytes > 3 << 20, "as much may be needed again"
-    arena.tidy()
+    arena.look()
     assert arena.reserved_bytes == 1 << 16 and len(told) == 3
     arena.give(arena.take(1 << 12))
     arena.close()

@@ -173,3 +173,33 @@ class Actor(maitred.Model):
         load = batch["load"].sum(axis=1, dtype=np.float64) if "load" in batch else np.zeros(len(x))
         pids = np.full(len(x), os.getpid())
         return {"y": x, "pid": pids, "many": np.repeat(x[:, None], many, axis=1), "sum": load}
+
+
+class Image(maitred.Model):
+    """Tells of large rows what is in them and how they lie; one that begins with -5 takes a second."""
+
+    signature = maitred.Signature(
+        {"x": "float32[n, 40000]"},
+        {"low": "float32[n]", "high": "float32[n]", "address": "int64[n]", "writable": "bool[n]"},
+    )
+
+    def predict(self, batch):
+        x = batch["x"]
+        if (x[:, 0] == -5).any():
+            time.sleep(1.0)
+        rows = len(x)
+        return {
+            "low": x.min(axis=1),
+            "high": x.max(axis=1),
+            "address": np.full(rows, x.ctypes.data % 64),
+            "writable": np.full(rows, x.flags.writeable),
+        }
+
+
+class Same(maitred.Model):
+    """Gives back rows of any length."""
+
+    signature = maitred.Signature({"x": "float32[n, k]"}, {"y": "float32[n, k]"})
+
+    def predict(self, batch):
+        return {"y": batch["x"]}

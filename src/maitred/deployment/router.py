@@ -12,6 +12,7 @@ from maitred.spelling import did_you_mean
 if TYPE_CHECKING:
     from maitred.model.description import Description
     from maitred.model.signature import Signature
+    from maitred.replica.memory import Arena
 
 State = Literal["loading", "ready", "failed", "draining"]
 
@@ -19,7 +20,7 @@ State = Literal["loading", "ready", "failed", "draining"]
 class Served:
     """A model under the name that callers use: its endpoint, and what is known about it."""
 
-    __slots__ = ("name", "version", "endpoint", "state", "reason", "description", "place", "noticed")
+    __slots__ = ("name", "version", "endpoint", "state", "reason", "description", "place", "noticed", "memory")
 
     endpoint: Endpoint
 
@@ -34,6 +35,8 @@ class Served:
         """None until it is known: code has to run before a Python model can say what it takes."""
         self.place = ""
         """Where it runs, and why there, for its operator; empty until that is settled."""
+        self.memory: Arena | None = None
+        """What its replicas can read as it lies there; None where they run in this process."""
         self.noticed: Callable[[], None] = lambda: None
         """Called after each change of state."""
 

@@ -14,7 +14,7 @@ import orjson
 from maitred.endpoint import Ticket
 from maitred.errors import Internal, MaitredError
 from maitred.gateway.apart import Apart, Much
-from maitred.http.exchange import JSON, Exchange
+from maitred.http.exchange import JSON, Exchange, Pieces
 from maitred.messages import Chunk, Outputs, Result, Tensor
 from maitred.wire.coerce import Array, NanPolicy, is_long, rows_in_pieces, rows_json
 from maitred.wire.pieces import Pause, no_pause
@@ -40,7 +40,7 @@ class Form(Protocol):
     apart: Apart | None
     """Where what is too long for the loop is written; None: on the spot."""
 
-    def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
+    def write(self, call: Call, result: Result) -> tuple[bytes | Pieces, bytes, bytes]:
         """Body, content type and further header lines. Raises MaitredError where these rows cannot be written."""
         ...
 

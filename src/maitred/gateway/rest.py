@@ -299,7 +299,7 @@ class Infer:
         heads = NO_HEADS if watched <= ONLY_REQUEST_ID else read_heads(exchange.headers)
         body = exchange.body
         size = len(body)
-        tensors = ragged = None
+        tensors = ragged = lease = None
         read_flat = self._read_flat
         if read_flat is not None and size <= MAX_FLAT and heads.json_length is None:
             # What was checked once need not be checked again: this is nearly every request of a small model. The short
@@ -319,12 +319,13 @@ class Infer:
                 return  # it is read apart, and comes again
             envelope, tensors, rows, group, ragged = read
             id = envelope.id
+            lease = exchange.lies()
         if not id and watched == ONLY_REQUEST_ID:
             heads = read_heads(exchange.headers)
         received = exchange.received_at
         request = Request(
             tensors, rows, group, received + self._seconds, NORMAL, _TENANT, id or heads.request_id, heads.trace, "",
-            None, None, size, received, ragged,
+            None, None, size, received, ragged, lease,
         )  # fmt: skip
         wanted, forms = self._all, None
         if envelope.parameters is not None or envelope.outputs is not None:

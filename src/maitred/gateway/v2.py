@@ -13,7 +13,7 @@ from maitred.errors import Malformed
 from maitred.gateway.answers import OCTETS, Call, rows_written
 from maitred.gateway.apart import Apart
 from maitred.gateway.classes import check_classes, classes
-from maitred.http.exchange import JSON
+from maitred.http.exchange import JSON, Pieces
 from maitred.messages import Outputs, Result, Tensor
 from maitred.model.forms import validity
 from maitred.model.signature import Signature, TensorSpec
@@ -65,6 +65,8 @@ _NUMBERS: Final = tuple(b"%d" % number for number in range(1025))
 _END: Final = b"]}]}"
 _END_BEFORE_ID: Final = b']}],"id":'
 _dumps: Final = orjson.dumps
+_LENT_BYTES: Final = 1 << 16
+"""Raw outputs of that size and more are sent from where the replica has written them."""
 
 
 class Writer:
@@ -92,7 +94,7 @@ class Writer:
         forms = tuple([_form(plan, entry, all_binary) for plan, entry in zip(wanted, asked, strict=True)])
         return None if all(form == (False, None) for form in forms) else forms
 
-    def write(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
+    def write(self, call: Call, result: Result) -> tuple[bytes | Pieces, bytes, bytes]:
         if call.forms is not None:
             return self._write_forms(call, result)
         wanted: Wanted = call.wanted
@@ -122,7 +124,7 @@ class Writer:
                 if not plan.spec.nullable and lacks_number(tensor, plan.spec.nan):
                     raise unprintable(tensor, plan.spec.nan, plan.name)
 
-    def _write_forms(self, call: Call, result: Result) -> tuple[bytes, bytes, bytes]:
+    def _write_forms(self, call: Call, result: Result) -> tuple[bytes | Pieces, bytes, bytes]:
         """As `write`, where not every output is plain JSON: in the wanted order, raw bytes after the JSON."""
         pieces = [self._prefix]
         blobs: list[Any] = []
@@ -144,8 +146,24 @@ class Writer:
             else:
                 pieces.append(b'"data":%b},' % orjson.dumps([text.decode() for text in tensor.data]))
         pieces[-1] = pieces[-1][:-1] + (b"]}" if call.id is None else b'],"id":%b}' % orjson.dumps(call.id))
-        body, line = binary.join(b"".join(pieces), blobs)
+        head = b"".join(pieces)
+        lent = None if result.batch.lease is None else _lent(result.batch.lease, blobs)
+        if lent is not None:
+            return (head, *lent), OCTETS, binary.line(head)
+        body, line = binary.join(head, blobs)
         return body, OCTETS if line else JSON, line
+
+
+def _lent(lease: Any, blobs: list[Any]) -> Pieces | None:
+    """The raw outputs as they lie in the replica's memory, for as long as it takes to send them; None to copy all."""
+    pieces: list[Any] = []
+    lent = False
+    for blob in blobs:
+        large = type(blob) is memoryview and len(blob) >= _LENT_BYTES
+        array = lease.lend(blob) if large else None
+        pieces.append(bytes(blob) if array is None else memoryview(array))
+        lent |= array is not None
+    return tuple(pieces) if lent else None
 
 
 def _description(plan: OutputPlan, tensor: Tensor) -> tuple[bytes, bytes, bytes]:

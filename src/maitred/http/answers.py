@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from maitred.http.coding import ANYTHING, Choice, Inflation, compress
-from maitred.http.exchange import JSON, Exchange
+from maitred.http.exchange import JSON, Exchange, Pieces
 from maitred.http.port import LOG, Port
 
 # What has become of an exchange.
@@ -38,13 +38,20 @@ class OneExchange(Exchange, eq=False, weakref=False):
     special: Any = None
     """What happens in place of the application's turn: a content coding (bytes) to undo, or a Refused to answer."""
     phase: int = WAITING
-    pieces: list[bytes] | None = None
+    pieces: list[Any] | None = None
     """Bytes of the answer that wait until earlier answers are out."""
     inflation: Inflation | None = None
     held_back: bool = False
     """`write` has returned False since the last `on_drain`."""
+    place: Any = None
+    """Where the body lies, if that was given for it; until the answer, or the caller's end. Such an exchange is not
+    `plain`."""
 
-    def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
+    def lies(self) -> Any:
+        body: Any = self.body
+        return self.place if type(body) is memoryview else None
+
+    def reply(self, status: int, body: bytes | Pieces, content_type: bytes = JSON, extra: bytes = b"") -> None:
         answers = self.answers
         if self.plain and not (self.phase or answers.entangled) and content_type is JSON:
             port = answers.port
@@ -55,13 +62,15 @@ class OneExchange(Exchange, eq=False, weakref=False):
             if head is not None:
                 self.phase = DONE
                 answers.queue.clear()
-                answers.transport.write(_join((head, extra, b"\r\n", body)))
+                answers.transport.write(_join((head, extra, b"\r\n", body)))  # type: ignore[arg-type]
                 return
         if self.phase:
             self._late("reply")
             return
         self.gone = self.on_drain = None
-        answers.send(self, status, bytes(body), content_type, extra)
+        if self.place is not None:
+            self._let_go()
+        answers.send(self, status, body if isinstance(body, tuple) else bytes(body), content_type, extra)
 
     def start(self, status: int, content_type: bytes = JSON, extra: bytes = b"") -> None:
         if self.phase:
@@ -102,7 +111,16 @@ class OneExchange(Exchange, eq=False, weakref=False):
     def _complete(self, pieces: list[bytes]) -> None:
         self.phase = DONE
         self.gone = self.on_drain = None
+        if self.place is not None:
+            self._let_go()
         self.answers.put(self, pieces)
+
+    def _let_go(self) -> None:
+        """The body is not needed any more; one that lies in a place will be another's, so nobody can look at it."""
+        if self.lies() is not None:
+            self.body = b""
+        place, self.place = self.place, None
+        place.drop()
 
     def _late(self, verb: str) -> None:
         if self.phase != GONE:
@@ -120,6 +138,8 @@ class OneExchange(Exchange, eq=False, weakref=False):
                 gone.gone()
             except Exception:
                 LOG.exception("the hang-up of a caller was not dealt with")
+        if self.place is not None:
+            self._let_go()
 
 
 class Intake(Protocol):
@@ -164,12 +184,17 @@ class Answers:
         self.last = False
         """No more requests are taken."""
         self._intake = intake
-        self._out: list[bytes] = []
+        self._out: list[Any] = []
         self._out_bytes = 0
         self._scheduled = False
 
-    def send(self, exchange: OneExchange, status: int, body: bytes, content_type: bytes, extra: bytes) -> None:
+    def send(self, exchange: OneExchange, status: int, body: bytes | Pieces, content_type: bytes, extra: bytes) -> None:
         """The general way of a whole answer: compression, HEAD, the connection's end, other answers before it."""
+        if isinstance(body, tuple):
+            if exchange.choice.coding is None and exchange.method != "HEAD":
+                self._send_coded(exchange, status, body, content_type, extra + b"Vary: Accept-Encoding\r\n")
+                return
+            body = _join(body)
         limits = self.port.limits
         if status in _BODILESS:
             body = b""
@@ -203,11 +228,17 @@ class Answers:
             body, extra = coded, extra + b"Content-Encoding: %b\r\n" % coding
         self._send_coded(exchange, status, body, content_type, extra)
 
-    def _send_coded(self, exchange: OneExchange, status: int, body: bytes, content_type: bytes, extra: bytes) -> None:
+    def _send_coded(
+        self, exchange: OneExchange, status: int, body: bytes | Pieces, content_type: bytes, extra: bytes
+    ) -> None:
         exchange.phase = DONE
         start = self.port.head(status, content_type)
-        length = b"" if status in _BODILESS else b"Content-Length: %d\r\n" % len(body)
+        size = sum(map(len, body)) if isinstance(body, tuple) else len(body)
+        length = b"" if status in _BODILESS else b"Content-Length: %d\r\n" % size
         head = b"%b%b%b%b\r\n" % (start, length, extra, self.ending(exchange))
+        if isinstance(body, tuple):
+            self.put(exchange, [head, *body])
+            return
         if exchange.method == "HEAD":
             body = b""
         self.put(exchange, [head, body] if len(body) > _JOIN_BYTES else [head + body])
@@ -224,7 +255,7 @@ class Answers:
             self._intake.take_no_more()
         return b"Connection: close\r\n"
 
-    def put(self, exchange: OneExchange, pieces: list[bytes]) -> None:
+    def put(self, exchange: OneExchange, pieces: list[Any]) -> None:
         """Send pieces of an answer, or keep them until it is its turn."""
         if exchange.pieces is None:
             exchange.pieces = pieces

@@ -13,6 +13,9 @@ JSON: Final = b"application/json"
 WATCHED: Final = 64
 """`Exchange.watched` of a request that may have any header."""
 
+Pieces = tuple[Any, ...]
+"""An answer's body in pieces: bytes, or views of memory that stays as it is while anybody holds them."""
+
 INTERNAL: Final = "the server failed on this request; report it to whoever runs this server"
 """What callers are told of a defect; the log says more."""
 
@@ -40,7 +43,7 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
     """The headers as `headers` gives them; or lines `Name: value` that nobody has looked at yet, or all that has come,
     from the request line on."""
     body: bytes | bytearray
-    """Complete, and inflated."""
+    """Complete, and inflated. Where it `lies` in a place, a memoryview that dies with the answer."""
     received_at: float
     """When the last byte was read, by the server's clock."""
     gone: Any = None
@@ -69,8 +72,12 @@ class Exchange(msgspec.Struct, eq=False, weakref=False):
                 return value
         return None
 
-    def reply(self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b"") -> None:
-        """Answer in one piece. `extra`: complete header lines, each with its CRLF."""
+    def lies(self) -> Any:
+        """The place of a body that others may read as it lies there; None where it is in private memory."""
+        return None
+
+    def reply(self, status: int, body: bytes | Pieces, content_type: bytes = JSON, extra: bytes = b"") -> None:
+        """Answer at once; JSON in one piece. `extra`: complete header lines, each with its CRLF."""
         raise NotImplementedError
 
     def start(self, status: int, content_type: bytes = JSON, extra: bytes = b"") -> None:

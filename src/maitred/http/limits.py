@@ -27,7 +27,10 @@ class Limits:
     """Longer than the pools of common clients keep a connection."""
     body_bytes_per_second: int = 1024
     body_window_seconds: float = 30.0
-    """A body that brings less than `body_bytes_per_second` over a window is given up."""
+    """A body that brings less than `body_bytes_per_second` over a window is given up, and so is one that has waited for
+    a place as long."""
+    contested_seconds: float = 10.0
+    """While others wait for a place, a body that has had one for so long, and needs as long again, gives it up."""
     stalled_seconds: float = 60.0
     """A caller who takes nothing of an answer for so long is cut off."""
     linger_seconds: float = 2.0
@@ -220,6 +223,8 @@ BODY: Final = 4
 BUSY: Final = 5
 """Requests are with the application: they take as long as they take."""
 CLOSING: Final = 6
+ROOM: Final = 7
+"""A large body waits for its place."""
 
 SWEEP_SECONDS: Final = 1.0
 SLICES: Final = 200
@@ -246,9 +251,32 @@ def overdue(phase: int, seconds: float, limits: Limits) -> bool:
         return seconds >= limits.first_byte_seconds - early
     if phase == HEAD:
         return seconds >= limits.header_seconds - early
+    if phase == ROOM:
+        return seconds >= limits.body_window_seconds - early
     return phase == CLOSING and seconds >= limits.linger_seconds
 
 
 def too_slow(gained_bytes: int, seconds: float, limits: Limits) -> bool:
     """Whether a body that gained so much in a full window is too slow."""
     return gained_bytes < limits.body_bytes_per_second * seconds
+
+
+def outstays(came: int, size: int, seconds: float, limits: Limits) -> bool:
+    """Whether a body that has brought `came` of `size` bytes in its place should leave that to those who wait."""
+    if seconds < limits.contested_seconds:
+        return False
+    return (size - came) * seconds > came * limits.contested_seconds
+
+
+WAIT_A_MOMENT: Final = b"Retry-After: 1\r\n"
+
+
+def no_room(size: int) -> Refused:
+    """A large body waited for a place until its time was up."""
+    what = f"a body of {size} bytes" if size > 0 else "so large a body"
+    return Refused(503, f"this server has no memory to spare for {what} now; send it again later", WAIT_A_MOMENT)
+
+
+def outstayed() -> Refused:
+    message = "the body came too slowly for a server that is short of memory; send it again later, or faster"
+    return Refused(503, message, WAIT_A_MOMENT)

@@ -13,10 +13,12 @@ import httptools
 
 from maitred.errors import MaitredError
 from maitred.http.answers import WAITING, Answers, OneExchange
+from maitred.http.bodies import LARGE_BYTES, MOVING_BYTES, Place, Want
 from maitred.http.coding import ANYTHING, check_coding
 from maitred.http.exchange import INTERNAL, JSON, WATCHED, error_body
 from maitred.http.heads import LENGTH_SHIFT, PLAIN, UNWATCHED, WATCHED_BITS, WATCHED_SHIFT, RequestLine, Unusual
 from maitred.http.inflate import coding_refused, inflate
+from maitred.http.large import Large
 from maitred.http.limits import (
     BODY,
     BUSY,
@@ -25,6 +27,7 @@ from maitred.http.limits import (
     FIRST_BYTE,
     HEAD,
     IDLE,
+    ROOM,
     ChunkSizes,
     Head,
     Headers,
@@ -33,6 +36,9 @@ from maitred.http.limits import (
     check_head,
     check_version,
     head_bytes,
+    no_room,
+    outstayed,
+    outstays,
     overdue,
     split_target,
     too_large_body,
@@ -55,6 +61,8 @@ _CLOSED: Final = 4
 _PIPELINED: Final = 1
 _CLOGGED: Final = 2
 _ENOUGH: Final = 4
+_ROOM: Final = 8
+"""A large body waits for its place."""
 
 _SLICE_BYTES: Final = 4096
 """The parser cannot be stopped: a slice bounds the requests read beyond the pipelining bound."""
@@ -72,7 +80,7 @@ class Connection(asyncio.Protocol):
         "_request_lines", "_weigh", "_fast", "_stage", "_parser", "_feed", "_mid", "_in_body", "_line",
         "_line_key", "_target", "_headers", "_head", "_body", "_upgrading", "_rejected", "_count", "_sliced", "_raw",
         "_barren", "_gained", "_sizes", "_chunk_at", "_chunk_new", "_header_count", "_ready", "_held", "_paused",
-        "_continue_due", "_lingered", "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at",
+        "_continue_due", "_lingered", "_seen", "_seen_at", "_seen_bytes", "_unsent", "_unsent_at", "_large",
     )  # fmt: skip
 
     def __init__(self, port: Port) -> None:
@@ -122,6 +130,8 @@ class Connection(asyncio.Protocol):
         self._held = b""
         """Input that the parser has not seen yet."""
         self._paused = 0
+        self._large: Large | None = None
+        """The body, if it may be large. Once it lies in its place, the parser sees no more of it."""
         self._continue_due = False
         self._lingered = 0
         self._seen = (0, 0)
@@ -257,6 +267,8 @@ class Connection(asyncio.Protocol):
         if head[4] and self._parser.should_upgrade():
             self._upgrading = True
             return
+        if self.port.bodies is not None and (head[0] > LARGE_BYTES or head[0] == CHUNKED):
+            self._large = Large(self, head[0], head[2] is not None)
         self._continue_due = head[1] and head[0] != 0
         if self._continue_due and head[2] is not None:
             try:
@@ -315,7 +327,9 @@ class Connection(asyncio.Protocol):
         if not choice.identity and choice.coding is None:
             special = _NOTHING_ACCEPTABLE
         keep = self._parser.should_keep_alive()
-        plain = keep and not old and choice.identity and method != "HEAD"
+        large, self._large = self._large, None
+        place = None if large is None else large.kept()
+        plain = keep and not old and choice.identity and method != "HEAD" and place is None
         received_at = self.port.clock()
         self.queue.append(
             OneExchange(
@@ -323,6 +337,8 @@ class Connection(asyncio.Protocol):
                 keep, old, special,
             )
         )  # fmt: skip
+        if place is not None:
+            self.queue[-1].place = place
         self._ready += 1
         self.answers.entangled = True
 
@@ -345,15 +361,26 @@ class Connection(asyncio.Protocol):
             return
         at, size = 0, len(data)
         while at < size and self._stage == _OPEN:
+            if self._paused & _ROOM:
+                self._held = data[at:]
+                return
             if len(self.queue) >= self.port.limits.pipelined:
                 self._held = data[at:]
                 self._fast, self.answers.entangled = False, True
                 self._pause(_PIPELINED)
                 return
+            if self._large is not None and self._large.lies:
+                at += self._large.take(memoryview(data)[at:])
+                if self._large.full:
+                    self.large_complete()
+                continue
             appetite = self._appetite()
             at += self._take(data if not at and size <= appetite else memoryview(data)[at : at + appetite])
         if at < size:
             self._discard(size - at)
+        elif self._large is not None and self._large.lies and not self._large.reading:
+            self._large.reading = True
+            self.transport.set_protocol(self._large)
 
     def _first_bytes(self, data: bytes) -> bytes:
         """Tell HTTP/2 from HTTP/1; what is left to be read as the latter."""
@@ -380,7 +407,8 @@ class Connection(asyncio.Protocol):
     def _appetite(self) -> int:
         """How much the parser may get at once: what is known to be body at least."""
         if self._in_body and self._head[0] > 0:
-            return max(_SLICE_BYTES, self._head[0] - len(self._body))
+            to_place = self._large is not None and not self._large.counted
+            return max(_SLICE_BYTES, (MOVING_BYTES if to_place else self._head[0]) - len(self._body))
         return _SLICE_BYTES
 
     def _take(self, piece: bytes | memoryview) -> int:
@@ -431,12 +459,70 @@ class Connection(asyncio.Protocol):
             return
         if self._continue_due:
             self._continue()
+        large = self._large
+        if large is not None and not self._paused & _ROOM and large.wants(len(self._body), limits.body_bytes):
+            self._ask_place(large)
         if self._head[0] == CHUNKED:
             size = len(self._body)
             self._raw += taken
             self._barren = self._barren + taken if size == self._gained else 0
             self._gained = size
             check_framing(self._raw, size, self._barren, len(self._headers) - self._header_count, limits)
+
+    # ---- large bodies
+
+    def _ask_place(self, large: Large) -> None:
+        """Have a place given to the body that comes, or wait for it. Raises Refused."""
+        method, path, _, _ = cast("RequestLine", self._line)
+        bodies = self.port.bodies
+        assert bodies is not None
+        place = bodies.ask(self, Want(method, path, self._headers, large.asked, large.counted))
+        if place is None:
+            self._pause(_ROOM)
+        else:
+            self._give(large, place)
+
+    def _give(self, large: Large, place: Place) -> None:
+        large.give(place, self._body, self.port.clock())
+        if large.lies:
+            self._body = b""
+
+    def granted(self, place: Place) -> None:
+        """The place that was waited for is there: go on reading."""
+        assert self._large is not None
+        self._give(self._large, place)
+        held, self._held = self._held, b""
+        self._resume(_ROOM)
+        self._receive(held)
+
+    def denied(self, refused: Refused) -> None:
+        """The body will not get a place: it is not taken in."""
+        self._refuse(refused)
+        self._after(0)
+
+    def large_complete(self) -> None:
+        """The last byte of a large body has come. The parser has stopped in the middle of it: the next one begins."""
+        large = self._large
+        assert large is not None
+        if large.reading:
+            self.transport.set_protocol(self)
+        self._body = large.body
+        self.on_message_complete()
+        self._new_parser()
+        if not self.queue[-1].keep:
+            self.take_no_more()
+        self._after(0)
+
+    def _leave_place(self) -> None:
+        """The body that was coming is not wanted any more: its memory is given back at once."""
+        large, self._large = self._large, None
+        if large is not None:
+            large.drop()
+            if large.reading and not self.transport.is_closing():
+                self.transport.set_protocol(self)
+        if self._paused & _ROOM and self.port.bodies is not None:
+            self.port.bodies.leave(self)
+            self._resume(_ROOM)
 
     def _continue(self) -> None:
         """Ask for the body that the caller holds back, once all earlier answers are out."""
@@ -551,7 +637,8 @@ class Connection(asyncio.Protocol):
         return bool(self._mid or self._held or self._ready)
 
     def catch_up(self) -> None:
-        if self._held and self._stage == _OPEN and len(self.queue) < self.port.limits.pipelined:
+        room = len(self.queue) < self.port.limits.pipelined and not self._paused & _ROOM
+        if self._held and self._stage == _OPEN and room:
             held, self._held = self._held, b""
             self._fast = True
             self._receive(held)
@@ -563,6 +650,7 @@ class Connection(asyncio.Protocol):
 
     def take_no_more(self) -> None:
         self.answers.last = True
+        self._leave_place()
         if self._stage < _LAST:
             self._stage, self._fast = _LAST, False
 
@@ -591,6 +679,7 @@ class Connection(asyncio.Protocol):
 
     def _hang_up(self) -> None:
         self._stage, self._fast, self._mid = _CLOSED, False, False
+        self._leave_place()
         self._body = self._held = b""
         self._ready = 0
         self.answers.hang_up()
@@ -614,24 +703,41 @@ class Connection(asyncio.Protocol):
         phase = self._phase()
         seen = (phase, self._count)
         if seen != self._seen:
-            self._seen, self._seen_at, self._seen_bytes = seen, now, len(self._body)
+            self._seen, self._seen_at, self._seen_bytes = seen, now, self._came()
             return
         limits = self.port.limits
+        large = self._large
+        if large is not None and self._must_make_room(large, now):
+            self.denied(outstayed())
+            return
         seconds = now - self._seen_at
         if phase != BODY:
             if overdue(phase, seconds, limits):
                 self._expire(phase)
         elif seconds >= limits.body_window_seconds:
-            if too_slow(len(self._body) - self._seen_bytes, seconds, limits):
+            came = self._came()
+            if too_slow(came - self._seen_bytes, seconds, limits):
                 self._expire(phase)
             else:
-                self._seen_at, self._seen_bytes = now, len(self._body)
+                self._seen_at, self._seen_bytes = now, came
+
+    def _came(self) -> int:
+        """How much of the body that comes is there."""
+        return self._large.came if self._large is not None and self._large.lies else len(self._body)
+
+    def _must_make_room(self, large: Large, now: float) -> bool:
+        bodies = self.port.bodies
+        if bodies is None or not bodies.crowded or large.kept() is None or self._paused & _ROOM:
+            return False
+        came = self._came()
+        size = large.size if large.size > 0 else 2 * came
+        return outstays(came, size, now - large.since, self.port.limits)
 
     def _phase(self) -> int:
         if self._stage >= _LINGERING:
             return BUSY if self._unsent else CLOSING
         if self._paused:
-            return BUSY
+            return ROOM if self._paused & _ROOM else BUSY
         if self._mid:
             return BODY if self._in_body else HEAD
         if self._stage == _FRESH:
@@ -649,6 +755,9 @@ class Connection(asyncio.Protocol):
     def _expire(self, phase: int) -> None:
         if phase == CLOSING:
             self.transport.abort()
+            return
+        if phase == ROOM:
+            self.denied(no_room(self._head[0]))
             return
         if phase in (HEAD, BODY):
             part = "head" if phase == HEAD else "body"

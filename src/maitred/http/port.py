@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from maitred.clock import Clock
+from maitred.http.bodies import Bodies
 from maitred.http.coding import Choice, choose
 from maitred.http.exchange import JSON, REASONS, Application
 from maitred.http.heads import MOST_LINES, Heads
@@ -43,7 +44,7 @@ class Port:
     __slots__ = (
         "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "shapes", "refused",
         "json_ok", "_plain_below", "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices",
-        "_workers", "_unswept", "_slice", "_sweeping",
+        "_workers", "_unswept", "_slice", "_sweeping", "bodies",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class Port:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         two: ProtocolFactory | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         self.exchange = app.exchange
         self.limits = limits
@@ -64,6 +66,8 @@ class Port:
         """Larger requests are the parser's; so are those whose body has lines."""
         self.most_lines = min(limits.headers, MOST_LINES) + 3
         """So many headers, with the lines around them, are known here."""
+        self.bodies = bodies
+        """Gives places to large bodies; without it they are as small ones."""
         self.two = two
         """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
         self.connections = Roll()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from maitred.clock import Clock, monotonic
+from maitred.http.bodies import Bodies
 from maitred.http.exchange import Application
 from maitred.http.limits import SWEEP_SECONDS, Limits
 from maitred.http.one import Connection
@@ -27,9 +28,12 @@ class Server:
         clock: Clock = monotonic,
         two: ProtocolFactory | None = None,
         refused: Callable[[int], None] | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
-        """`refused` is told the status of every request that the application does not get to see."""
+        """`refused` is told the status of every request that the application does not get to see; `bodies` gives places
+        to large ones."""
         self._refused = refused
+        self._bodies = bodies
         self._app = app
         self._limits = limits or Limits()
         self._clock = clock
@@ -46,7 +50,7 @@ class Server:
         if self._port is not None:
             raise RuntimeError("a server is started once")
         loop = asyncio.get_running_loop()
-        shared = Port(self._app, self._limits, self._clock, loop, self._two)
+        shared = Port(self._app, self._limits, self._clock, loop, self._two, self._bodies)
         if self._refused is not None:
             shared.refused = self._refused
         bound = listening if listening is not None else await _bind(loop, host, port)

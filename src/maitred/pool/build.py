@@ -68,10 +68,12 @@ def build_pool(
     name = source.name
     if kind != "auto":
         placed(Choice(kind, "`replicas.kind` says so"))
-        return Pool(name, version, dispatch, supervise, make, watcher, loop, clock, listener, close=close)
-    auto = Auto(watcher, placed, process, inline, supervise.replicas, replica.device)
-    auto.pool = Pool(name, version, dispatch, supervise, make, auto, loop, clock, listener, close=close)
-    return auto.pool
+        pool = Pool(name, version, dispatch, supervise, make, watcher, loop, clock, listener, close=close)
+    else:
+        auto = Auto(watcher, placed, process, inline, supervise.replicas, replica.device)
+        pool = auto.pool = Pool(name, version, dispatch, supervise, make, auto, loop, clock, listener, close=close)
+    pool.memory = arena
+    return pool
 
 
 def _with_threads(source: Source, threads: int | None) -> Source:

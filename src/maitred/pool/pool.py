@@ -25,6 +25,7 @@ from maitred.model.signature import Signature
 from maitred.pool.cut import Cut, Part, cut
 from maitred.pool.settings import SupervisorSettings
 from maitred.pool.supervisor import Supervisor
+from maitred.replica.memory import Arena
 from maitred.replica.replica import Cause, Replica
 from maitred.scheduling.dispatcher import Batch, Dispatcher, DispatchSettings
 
@@ -96,6 +97,8 @@ class Pool:
         self._clock = clock
         self._listener = listener
         self._close = close
+        self.memory: Arena | None = None
+        """Where its replicas' inputs lie, if they are processes."""
         self._replicas: dict[int, Replica] = {}
         self._running: dict[int, dict[int, Batch]] = {}
         self._ticking = False

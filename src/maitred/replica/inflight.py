@@ -27,10 +27,13 @@ from maitred.replica.layout import (
     read_head,
     write_loose,
 )
+from maitred.replica.lease import Lease
 from maitred.replica.memory import Arena, Block, NoMemory, Segment
 
 _JOIN_BYTES: Final = 1 << 18
 """Up to this size the members' bytes are joined and copied at once; larger ones are copied one by one."""
+_LEASED_BYTES: Final = 1 << 16
+"""Answers from this size on may be kept by those who got them, without a copy."""
 _MAX_LAYOUTS: Final = 1024
 _MAX_OUTPUT_BYTES: Final = 1 << 40
 _LARGE_ROW_BYTES: Final = 1 << 14
@@ -63,7 +66,11 @@ class Work(msgspec.Struct, eq=False, gc=False):
     input: Block
     output: Block
     guess: Guess
+    lease: Lease | None
+    """Of what its only request brought: that is read again after a loss, so it is held even where it was copied."""
     grown: bool = False
+    kept: Lease | None = None
+    """Of a large answer, whose arrays may be lent to callers."""
 
 
 class Form(NamedTuple):
@@ -137,8 +144,10 @@ class InFlight:
         if form is None:
             form = self._form(requests, rows)
         layout = form.layout
-        if layout.loose or wanted or first.parameters or self._with_rows:
-            input, context_bytes = self._write_all(form, requests, wanted)
+        lease: Lease | None = first.lease
+        if layout.loose or wanted or first.parameters or self._with_rows or lease is not None:
+            lease = _alone(lease, requests)
+            input, context_bytes = self._write_all(form, requests, wanted, lease)
         else:
             context_bytes = 0
             input = self._inputs.take(layout.size)
@@ -153,7 +162,9 @@ class InFlight:
             self._inputs.give(input)
             raise
         slot = self._slots.pop()
-        self._running[batch] = Work(batch, slot, rows, wanted, input, output, form.guess)
+        self._running[batch] = Work(batch, slot, rows, wanted, input, output, form.guess, lease)
+        if lease is not None:
+            lease.hold()
         self._flags[slot] = 0
         from_, to = input.segment.id, output.segment.id
         if from_ not in self._shared_inputs or to not in self._shared_outputs:
@@ -205,20 +216,28 @@ class InFlight:
         """For a group that is new: what others' answers were like, unless those were large."""
         return Guess(min(self._usual.row_bytes, max(self._row_bytes, _LARGE_ROW_BYTES)))
 
-    def _context(self, requests: list[Request], wanted: tuple[str, ...] | None) -> bytes:
+    def _context(
+        self, requests: list[Request], wanted: tuple[str, ...] | None, places: list[tuple[int, int]] | None
+    ) -> bytes:
         members = [(r.rows, r.id, r.lane, r.parameters) for r in requests] if self._with_rows else None
-        return _encoder.encode((requests[0].parameters, wanted, members))
+        return _encoder.encode((requests[0].parameters, wanted, members, places))
 
     def _packed(self, name: str, requests: list[Request]) -> bytes:
         if len(requests) == 1 or name in self._shared_values:
             return pack_items(_items(requests[0].inputs[name]))
         return pack_items([item for request in requests for item in _items(request.inputs[name])])
 
-    def _write_all(self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None) -> tuple[Block, int]:
+    def _write_all(
+        self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None, lease: Lease | None
+    ) -> tuple[Block, int]:
         """A block with a batch that has more to it than tensors of fixed-size elements, and its context's bytes."""
         layout = form.layout
+        if lease is not None:
+            pointed = self._point(form, requests, wanted, lease)
+            if pointed is not None:
+                return pointed
         needs_context = wanted or requests[0].parameters or self._with_rows
-        context = self._context(requests, wanted) if needs_context else b""
+        context = self._context(requests, wanted, None) if needs_context else b""
         packed = [self._packed(name, requests) for name, _, _ in layout.loose]
         start = body(len(layout.head), len(context))
         block = self._inputs.take(start + layout.end + loose_bytes(packed))
@@ -227,6 +246,47 @@ class InFlight:
             block.map[at : at + len(context)] = context
             self._write(block, start, form, requests)
             write_loose(block.map, block.offset + start + layout.end, packed)
+        except BaseException:
+            self._inputs.give(block)
+            raise
+        return block, len(context)
+
+    def _point(
+        self, form: Form, requests: list[Request], wanted: tuple[str, ...] | None, lease: Lease
+    ) -> tuple[Block, int] | None:
+        """As `_write_all`, for a request whose tensors lie in memory that the child can read: it is told where.
+
+        What does not lie there, or not as arrays should, is copied beside the head. None if that is everything.
+        """
+        if lease.arena is not self._inputs:
+            return None
+        inputs = requests[0].inputs
+        places: list[tuple[int, int]] = []
+        copied: list[tuple[int, int, Any]] = []
+        segment, end = lease.block.segment.id, 0
+        for fixed in form.layout.fixed:
+            data = inputs[fixed.name].data
+            size = fixed.stop - fixed.start
+            at = lease.place_of(data)
+            if at is not None and data.nbytes == size:
+                places.append((segment, at))
+                continue
+            places.append((0, end))
+            copied.append((end, end + size, data))
+            end = body(end + size)
+        if len(copied) == len(places):
+            return None
+        packed = [self._packed(name, requests) for name, _, _ in form.layout.loose]
+        head, context = form.layout.head, self._context(requests, wanted, places)
+        start = body(len(head), len(context))
+        block = self._inputs.take(start + end + loose_bytes(packed))
+        try:
+            map, at = block.map, block.offset
+            map[at : at + len(head) + len(context)] = head + context
+            for begin, stop, data in copied:
+                map[at + start + begin : at + start + stop] = raw(data)
+            write_loose(map, at + start + end, packed)
+            self._share_input(lease.block.segment)
         except BaseException:
             self._inputs.give(block)
             raise
@@ -249,10 +309,13 @@ class InFlight:
             else:
                 _write_singly(map, at, fixed, requests)
 
+    def _share_input(self, segment: Segment) -> None:
+        if segment.id not in self._shared_inputs:
+            self._share(segment, False)
+            self._shared_inputs.add(segment.id)
+
     def _shared(self, input: Block, output: Block) -> None:
-        if input.segment.id not in self._shared_inputs:
-            self._share(input.segment, False)
-            self._shared_inputs.add(input.segment.id)
+        self._share_input(input.segment)
         if output.segment.id not in self._shared_outputs:
             self._share(output.segment, True)
             self._shared_outputs.add(output.segment.id)
@@ -290,7 +353,12 @@ class InFlight:
         del self._running[batch]
         self._slots.append(slot)
         self._inputs.give(work.input)
-        return work, Outputs(tensors, rows, nanoseconds * 1e-9)
+        if work.lease is not None:
+            work.lease.drop()
+        outputs = Outputs(tensors, rows, nanoseconds * 1e-9)
+        if written >= _LEASED_BYTES:
+            outputs.lease = work.kept = Lease(self._outputs, block, 0, block.size)
+        return work, outputs
 
     def _special(self, work: Work, layout: Layout, written: int) -> dict[str, Tensor]:
         """The tensors of an answer with texts, bools, or nothing in it. Raises Scribbled."""
@@ -340,8 +408,11 @@ class InFlight:
         return channel.message(channel.ROOM, slot=fields[2], batch=fields[4])
 
     def ended(self, work: Work) -> None:
-        """Free an answer's block: its views are dead."""
-        self._outputs.give(work.output)
+        """Free an answer's block: its views are dead, but for those of a lease."""
+        if work.kept is None:
+            self._outputs.give(work.output)
+        else:
+            work.kept.drop()
 
     def started(self) -> frozenset[int]:
         """The batches that the child says it had begun, or of which it says what cannot be true.
@@ -360,9 +431,14 @@ class InFlight:
     def abandon(self) -> None:
         """The child has gone: nobody writes into its blocks any more."""
         for work in self._running.values():
-            self._inputs.give(work.input)
+            self._give_input(work)
             self._outputs.give(work.output)
         self._running.clear()
+
+    def _give_input(self, work: Work) -> None:
+        self._inputs.give(work.input)
+        if work.lease is not None:
+            work.lease.drop()
 
     def _work(self, batch: int, slot: int) -> Work:
         work = self._running.get(batch)
@@ -373,7 +449,7 @@ class InFlight:
     def _leave(self, work: Work) -> None:
         del self._running[work.batch]
         self._slots.append(work.slot)
-        self._inputs.give(work.input)
+        self._give_input(work)
 
     def _expected(self, work: Work, number: int, head: bytes) -> Layout:
         """The layout that a head names, if it is one that this batch may be answered with. Raises Scribbled."""
@@ -409,6 +485,13 @@ def _learn(guess: Guess, written: int, rows: int) -> None:
     """Guess the next answers' size from this one's: up at once, down slowly."""
     seen, known = 1.25 * written / max(1, rows), guess.row_bytes
     guess.row_bytes = seen if seen > known else known + 0.05 * (seen - known)
+
+
+def _alone(lease: Lease | None, requests: list[Request]) -> Lease | None:
+    """The lease of a batch of one. Raises ValueError where a member's bytes have been given back: that is a defect."""
+    if any(request.lease is not None and not request.lease.alive for request in requests):
+        raise ValueError("a request came to run whose bytes had been given back")
+    return lease if len(requests) == 1 else None
 
 
 def _items(tensor: Tensor) -> list[Any]:

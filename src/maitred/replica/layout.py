@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ import numpy as np
 from maitred.messages import ITEM_BYTES
 from maitred.wire.coerce import MAX_DIMENSIONS, NUMPY_TYPES
 
-_ALIGN: Final = 64
+ALIGN: Final = 64
 _MAX_TENSORS: Final = 4096
 
 Named = tuple[str, str, tuple[int, ...]]
@@ -96,7 +96,7 @@ def read_head(head: bytes) -> Layout:
 
 def body(head_bytes: int, context_bytes: int = 0) -> int:
     """How far from a block's start the elements begin."""
-    return (head_bytes + context_bytes + _ALIGN - 1) & -_ALIGN
+    return (head_bytes + context_bytes + ALIGN - 1) & -ALIGN
 
 
 def pack_items(items: Sequence[str] | Sequence[bytes]) -> bytes:
@@ -148,6 +148,30 @@ def look(view: memoryview, at: int, layout: Layout) -> dict[str, Any]:
             found[name] = array if len(shape) == 1 else array.reshape(shape)
         else:
             found[name] = np.empty(shape, dtype)
+    return found
+
+
+def read_placed(
+    views: Callable[[int], memoryview], places: Iterable[tuple[int, int]], layout: Layout, view: memoryview, at: int
+) -> dict[str, Any]:
+    """As `read`, where each tensor of fixed-size elements lies somewhere of its own: in which segment, and where there.
+
+    Segment 0 stands for what lies in `view`, counted from `at`; the loose ones come behind that. Raises Invalid, and
+    ValueError where a tensor would reach beyond its segment.
+    """
+    found: dict[str, Any] = {}
+    end = at
+    for (name, _, shape, dtype, count, begin, stop), (segment, start) in zip(layout.fixed, places, strict=True):
+        if not segment:
+            start += at
+            end = at + body(start - at + stop - begin)
+        if count:
+            found[name] = np.frombuffer(views(segment) if segment else view, dtype, count, start).reshape(shape)
+        else:
+            found[name] = np.empty(shape, dtype)
+    at = end
+    for name, loose_dtype, shape in layout.loose:
+        found[name], at = _read_items(view, at, len(view), name, loose_dtype, math.prod(shape))
     return found
 
 

@@ -13,6 +13,8 @@ from maitred import host
 SMALLEST: Final = 4096
 """Bytes of the smallest block; a power of two."""
 _LARGEST_STEP: Final = 64 << 20
+LEND_BYTES: Final = 256 << 20
+"""Of an arena's blocks, kept by arrays that are other people's to let go."""
 _LOOK_EVERY: Final = 256
 """Blocks given back between two looks at whether a segment is still needed."""
 
@@ -76,6 +78,8 @@ class Arena:
         self.segments: dict[int, Segment] = {}
         self.reserved_bytes = 0
         self.used_bytes = 0
+        self.lent_bytes = 0
+        """Kept by arrays that left with the caller: see `Lease.lend`."""
         self.retired: list[Callable[[int], None]] = []
         """Called with the id of a segment that is being given back."""
         self._segment_bytes = segment_bytes
@@ -84,6 +88,7 @@ class Arena:
         self._next_id = 1
         self._peak = 0
         self._until_look = _LOOK_EVERY
+        self._closed = False
 
     def take(self, size: int) -> Block:
         """A block of at least `size` bytes, with whatever was in it before. Raises NoMemory."""
@@ -98,26 +103,23 @@ class Arena:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back. Raises RuntimeError if it isn't out."""
+        """Take a block back; that of an arena which has been closed is gone. Raises RuntimeError if it isn't out."""
         if not block.taken:
             raise RuntimeError("a block was given back twice")
+        if self._closed:
+            block.taken = False
+            return
         block.taken = False
         block.segment.live -= 1
         self.used_bytes -= block.size
         self._free[block.size].append(block)
         self._until_look -= 1
         if not self._until_look:
-            self._retire_unused()
-
-    def tidy(self) -> None:
-        """Give back segments that were not needed since the last look, however few blocks have come back since then.
-
-        For whoever calls this from time to time: what a burst has taken is not to stay with an arena that idles.
-        """
-        self._retire_unused()
+            self.look()
 
     def close(self) -> None:
-        """Give all segments back; blocks that are still out may no longer be used."""
+        """Give all segments back. A block that is still out may be used while something looks at it."""
+        self._closed = True
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
@@ -159,6 +161,8 @@ class Arena:
     def _grown(self, size: int) -> Segment:
         """One more segment, if need be in the place of idle ones, whose blocks had other sizes. Raises NoMemory."""
         wanted = max(size, self._segment_bytes, min(self.reserved_bytes, _LARGEST_STEP))
+        if self._closed:
+            raise NoMemory("the model is being stopped")
         if self.reserved_bytes + wanted > self._limit_bytes:
             wanted = size
         if self.reserved_bytes + wanted > self._limit_bytes:
@@ -186,8 +190,11 @@ class Arena:
         for size, blocks in self._free.items():
             self._free[size] = [block for block in blocks if block.segment is not segment]
 
-    def _retire_unused(self) -> None:
-        """Give back idle segments, large ones first, beyond twice the bytes that were lately used at once."""
+    def look(self) -> None:
+        """Give back idle segments, large ones first, beyond twice the bytes that were used at once since the last look.
+
+        Happens by itself now and then while blocks come back; call it at times for an arena that may lie idle.
+        """
         self._until_look = _LOOK_EVERY
         keep = max(2 * self._peak, self._segment_bytes)
         idle = sorted((s for s in self.segments.values() if not s.live), key=lambda s: -s.size)

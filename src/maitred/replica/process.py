@@ -304,8 +304,8 @@ class ProcessReplica(Life):
             pass  # it has gone, which the watch will tell
 
     def _tidy(self) -> None:
-        self._outputs.tidy()
-        self._inputs.tidy()
+        self._outputs.look()
+        self._inputs.look()
         self._next_tidy = self._loop.call_later(_TIDY_SECONDS, self._tidy)
 
     def _input_retired(self, segment: int) -> None:

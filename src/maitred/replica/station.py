@@ -28,6 +28,7 @@ from maitred.replica.layout import (
     raw,
     read,
     read_head,
+    read_placed,
     write_loose,
 )
 
@@ -36,9 +37,9 @@ log = logging.getLogger("maitred.replica")
 _MAX_LAYOUTS: Final = 1024
 _STARTED: Final = struct.Struct("<Q")
 _context_decoder: Final = msgspec.msgpack.Decoder(
-    tuple[dict[str, Any] | None, tuple[str, ...] | None, list[Member] | None]
+    tuple[dict[str, Any] | None, tuple[str, ...] | None, list[Member] | None, list[tuple[int, int]] | None]
 )
-_NOTHING: Final = (None, None, None)
+_NOTHING: Final = (None, None, None, None)
 _pack: Final = channel.MESSAGE.pack
 
 
@@ -102,12 +103,17 @@ class Station:
         self, fields: tuple[int, ...], view: memoryview, layout: Layout, execution: Execution
     ) -> tuple[Arrays, Context]:
         _, _, slot, _, _, _, head_bytes, context_bytes, _, at, _, _, _ = fields
-        values = read(view, at + body(head_bytes, context_bytes), layout, len(view))
+        start = at + head_bytes
+        known = _context_decoder.decode(view[start : start + context_bytes]) if context_bytes else _NOTHING
+        parameters, wanted, members, places = known
+        at += body(head_bytes, context_bytes)
+        if places is None:
+            values = read(view, at, layout, len(view))
+        else:
+            values = read_placed(self._view_of, places, layout, view, at)
         for name, _, shape in layout.loose:
             values[name] = objects(values[name], shape)
-        start = at + head_bytes
-        context = _context_decoder.decode(view[start : start + context_bytes]) if context_bytes else _NOTHING
-        return values, execution.context(*context, self._asked[slot])
+        return values, execution.context(parameters, wanted, members, self._asked[slot])
 
     def answer(self, fields: tuple[int, ...], outputs: Arrays, nanoseconds: int) -> None:
         """Write the outputs where the parent said, or ask it for more room."""
@@ -201,6 +207,9 @@ class Station:
             self._answers.clear()
         numbered = self._answers[key] = next(self._numbers) & 0xFFFFFFFF, layout
         return numbered
+
+    def _view_of(self, segment: int) -> memoryview:
+        return self._views.get(segment) or self._view(segment)
 
     def _view(self, segment: int) -> memoryview:
         view = self._views[segment] = memoryview(self._segment(False, segment))

@@ -74,4 +74,9 @@ def join(head: bytes, tensors: Sequence[Any]) -> tuple[bytes, bytes]:
     """
     if not tensors:
         return head, b""
-    return b"".join((head, *tensors)), b"%s: %d\r\n" % (HEADER.encode(), len(head))
+    return b"".join((head, *tensors)), line(head)
+
+
+def line(head: bytes) -> bytes:
+    """The header line that says where the JSON ends and the tensors begin."""
+    return b"%s: %d\r\n" % (HEADER.encode(), len(head))
