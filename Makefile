@@ -10,7 +10,7 @@ MODEL := build/models/breast_cancer
 CHECKED := src tests reliability bench/*.py bench/peers/*.py bench/peers/load examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-table bench-quick bench-flavors lock clean
+.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-table bench-quick bench-instructions bench-flame bench-flavors lock clean
 
 help:
 	@echo "make setup        the environment for developing, in $(VENV)"
@@ -21,6 +21,8 @@ help:
 	@echo "make test         the test suite"
 	@echo "make reliability  one line per reliability test (TIER=short|nightly|release)"
 	@echo "make bench-quick  CPU-us a request beside nginx, in under two minutes"
+	@echo "make bench-instructions  instructions a request of the HTTP JSON lane, beside the baseline (needs valgrind)"
+	@echo "make bench-flame  draw where the lane spends its time (needs py-spy, and what make bench has installed)"
 	@echo "make bench-flavors  what each flavor adds to its library's own time (into docs/benchmarks.md)"
 	@echo "make bench        all figures beside nine other servers, into docs/benchmarks.md (25 minutes; ROWS, PEERS, RUNS, SECONDS)"
 	@echo "make bench-table  the same page from what was measured last"
@@ -85,6 +87,13 @@ reliability: $(VENV)/dev
 bench-quick: $(VENV)/serve
 	@$(BIN)/python bench/quick.py
 
+# Counted in valgrind, where there is one: a busy machine changes nothing. WRITE=1 makes the counts the baseline.
+bench-instructions: $(VENV)/serve
+	@$(BIN)/python bench/instructions.py $(if $(WRITE),--write)
+
+bench-flame:
+	$(BENCH_PYTHON) bench/flame.py $(if $(PY_SPY),--py-spy $(PY_SPY))
+
 bench-flavors: $(VENV)/dev
 	$(BIN)/python bench/flavors.py --write docs/benchmarks.md
 
@@ -93,7 +102,8 @@ bench-flavors: $(VENV)/dev
 BENCH_VENVS ?= /tmp/peers
 RUNS ?= 3
 SECONDS ?= 2
-BENCH = PYTHONPATH=src BENCH_VENVS=$(BENCH_VENVS) $(BENCH_VENVS)/harness/bin/python bench/peers/run.py
+BENCH_PYTHON = PYTHONPATH=src BENCH_VENVS=$(BENCH_VENVS) $(BENCH_VENVS)/harness/bin/python
+BENCH = $(BENCH_PYTHON) bench/peers/run.py
 bench:
 	BENCH_VENVS=$(BENCH_VENVS) bench/peers/setup.sh $(if $(PEERS),harness $(PEERS))
 	$(BENCH) rows --rows '$(ROWS)' --peers '$(PEERS)' --runs $(RUNS) --seconds $(SECONDS) $(if $(RESUME),--resume) \

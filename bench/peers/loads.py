@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import struct
@@ -24,6 +25,10 @@ FULL = 0.95
 
 class LoadFailed(Exception):
     """A load generator ended without a result; the message is what it said."""
+
+
+class NoAnswer(LoadFailed):
+    """Not one good answer came."""
 
 
 def measured(server: Server, drive: Callable[[], Values]) -> Values:
@@ -63,16 +68,24 @@ def result_of(command: list[str], server: Server) -> Values:
     raise LoadFailed((done.stdout + done.stderr)[-500:])
 
 
+def warm_up(server: Server, connections: int, seconds: int) -> None:
+    """As `wrk`, but nothing is measured: a model that takes long may have answered nothing by then."""
+    with contextlib.suppress(NoAnswer):
+        wrk(server, connections, seconds)
+
+
 def wrk(server: Server, connections: int, seconds: int, requests: int = prepared.COUNT) -> Values:
-    """A closed loop over HTTP for whole seconds; of `requests` different ones."""
+    """A closed loop over HTTP for whole seconds; of `requests` different ones. Raises NoAnswer or LoadFailed."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(LOADS / "post.lua")]
     found = result_of([*command, server.url, "--", str(server.requests.file(requests)), "application/json"], server)
     spent = found["duration_us"] / 1e6
     ok = found["requests"] - found["err_status"]
+    if ok <= 0:
+        raise NoAnswer(f"no good answer in {spent:.0f} s with {connections} connections")
     return {
         "requests": found["requests"], "seconds": spent, "rps": ok / spent, "ok": ok,
         "errors": sum(value for name, value in found.items() if name.startswith("err_")),
-        "p50_ms": found["p50"] / 1e3, "p90_ms": found["p90"] / 1e3, "p99_ms": found["p99"] / 1e3,
+        "mean_ms": found["mean"] / 1e3, "p50_ms": found["p50"] / 1e3, "p90_ms": found["p90"] / 1e3, "p99_ms": found["p99"] / 1e3,
     }  # fmt: skip
 
 

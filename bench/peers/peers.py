@@ -27,8 +27,10 @@ class Peer:
     """Speaks the Open Inference Protocol over gRPC."""
     grpc_offset: int = 1
     """Where: so many ports above HTTP's; 0 for one that speaks both on one port."""
-    settle_seconds: float = 0.3
+    settle_seconds: float = 0.0
     """How long it goes on starting after its first answer."""
+    every_run: tuple[str, ...] = MODELS
+    """Models with which it is measured in every run; with the others in the first one."""
     package: str = ""
     """Whose version is told."""
     program: str = ""
@@ -59,7 +61,7 @@ PEERS = {
     "mlserver": Peer("MLServer", "mlserver", V2, "v2", grpc=True, package="mlserver"),
     "litserve": Peer("LitServe", "litserve", "/predict", "native", package="litserve"),
     "bentoml": Peer("BentoML", "bentoml", "/predict", "bento", package="bentoml"),
-    "ray": Peer("Ray Serve", "ray", "/", "native", settle_seconds=8.0, package="ray"),
+    "ray": Peer("Ray Serve", "ray", "/", "native", settle_seconds=5.0, every_run=("overhead",), package="ray"),
     # not in the table unless they are named
     "pytriton": Peer("pytriton", "triton", V2, "v2", grpc=True, package="nvidia-pytriton"),
     "torchserve": Peer("TorchServe", "torchserve", "/predictions/{model}", "native", program="java"),

@@ -34,8 +34,6 @@ FAILURES = (DidNotStart, WrongAnswers, loads.LoadFailed, OSError, subprocess.Sub
 WARMUP_SECONDS = 1
 PORTS, PORT_STEP = 40, 10
 """So many starts before a port is used again."""
-ROUGH_SECONDS = {"overhead": 2.5, "slow": 2.5, "curve": 2.5, "minilm": 5.0}
-"""Start, check and stop."""
 
 
 class Progress:
@@ -76,11 +74,14 @@ def turns_of(options: argparse.Namespace, results: Results) -> list[Turn]:
         for model in peers.MODELS:
             for name in order:
                 mine = [row for row in chosen if row.model == model and row.applies(name)]
+                if run > 1 and model not in peers.named(name).every_run:
+                    continue
                 mine = [row for row in mine if run == 1 or not row.once or name == "maitred"]
                 if options.resume:
                     mine = [row for row in mine if (row.name, name, run) not in results.cells]
-                if mine:
-                    found.append(Turn(run, model, name, mine))
+                together = [row for row in mine if not row.fresh]
+                for part in ([together] if together else []) + [[row] for row in mine if row.fresh]:
+                    found.append(Turn(run, model, name, part))
     return found
 
 
@@ -97,11 +98,12 @@ def measure(turn: Turn, stand: Stand, seconds: int, results: Results, progress: 
         if why := peers.named(turn.name).missing():
             raise DidNotStart(why)
         with Server(turn.name, turn.model, stand) as server:
+            time.sleep(server.peer.settle_seconds)
             warm = False
             while left:
                 row = left[0]
                 if not warm and row.name != "start":
-                    loads.wrk(server, 64, WARMUP_SECONDS)
+                    loads.warm_up(server, 64, WARMUP_SECONDS)
                     server.quiet(0.1)
                     warm = True
                 values = row.measure(server, seconds)

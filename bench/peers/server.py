@@ -138,7 +138,7 @@ class Server:
         return pss_mb(self.pids())
 
     def stop(self) -> None:
-        """Ask it to stop, and end what has not after a second and a half."""
+        """Ask it to stop, and end what has not done so after half a second."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -146,7 +146,7 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.5)
+            process.wait(0.5)
         for _ in range(3):
             for pid in tree(self.tag, None if process.returncode is not None else process.pid) | (found & alive(found)):
                 with contextlib.suppress(OSError):

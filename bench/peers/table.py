@@ -41,6 +41,11 @@ def title_of(name: str) -> str:
     return peers.PEERS[base].title + (f" ({variant})" if colon else "")
 
 
+def times(ratio: float) -> str:
+    """Two digits that count."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"
+
+
 # ---------------------------------------------------------------- the summary
 
 
@@ -61,7 +66,7 @@ def theirs(results: Results, figure: Figure, name: str) -> str:
     if value is None:
         return ""
     ratio = results.ratio(figure.row, name, figure.key) if figure.ratios else None
-    return shown(value * figure.scale, figure.digits) + ("" if ratio is None else f" ({ratio:.2g}×)")
+    return shown(value * figure.scale, figure.digits) + ("" if ratio is None else f" ({times(ratio)}×)")
 
 
 def verdict(results: Results, figure: Figure) -> str:
@@ -79,7 +84,7 @@ def summary(results: Results) -> list[str]:
     names = [name for name in names_in(results) if name != OURS]
     measured = {row for row, _, _ in results.cells}
     lines = [
-        "| figure | aim | | maitred | " + " | ".join(map(title_of, names)) + " |",
+        "| figure | aim | met / missed | maitred | " + " | ".join(map(title_of, names)) + " |",
         "| --- | --- | --- | ---: |" + " ---: |" * len(names),
     ]
     for figure in FIGURES:

@@ -51,19 +51,27 @@ class Load:
         """How long after its intended time each request was sent."""
         self.idle: list[Conn] = []
         self.open = 0
+        """Connections."""
+        self.waiting = 0
+        """Requests that have not come to an end."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop = asyncio.get_running_loop()
+
+    def over(self, how: str) -> None:
+        self.ended[how] += 1
+        self.waiting -= 1
 
     def fire(self, due: float) -> None:
         now = time.perf_counter()
         self.late.append(now - due)
+        self.waiting += 1
         while self.idle:
             connection = self.idle.pop()
             if connection.alive and not connection.transport.is_closing():
                 connection.send(due)
                 return
         if self.open >= self.options.max_open:
-            self.ended["client_full"] += 1
+            self.over("client_full")
             return
         self.open += 1
         task = self.loop.create_task(self.fresh(due))
@@ -76,7 +84,7 @@ class Load:
             _, connection = await asyncio.wait_for(made, self.options.timeout)
         except (OSError, asyncio.TimeoutError) as error:
             self.open -= 1
-            self.ended["connect_" + type(error).__name__] += 1
+            self.over("connect_" + type(error).__name__)
             return
         connection.send(due)
 
@@ -126,7 +134,7 @@ class Conn(asyncio.Protocol):
     def send(self, due: float) -> None:
         left = due + self.load.options.timeout - time.perf_counter()
         if left <= 0:
-            self.load.ended["timeout"] += 1
+            self.load.over("timeout")
             self.transport.abort()
             return
         self.due, self.buffer = due, b""
@@ -149,11 +157,11 @@ class Conn(asyncio.Protocol):
         self.timer.cancel()
         spent, self.due = time.perf_counter() - self.due, None
         if spent > self.load.options.timeout:  # the timer was late, not the answer in time
-            self.load.ended["timeout"] += 1
+            self.load.over("timeout")
             self.transport.abort()
             return
         status = int(head[9:12])
-        self.load.ended[str(status)] += 1
+        self.load.over(str(status))
         (self.load.good if status == 200 else self.load.refused).append(spent)
         if b"connection: close" in low:
             self.transport.close()
@@ -166,12 +174,12 @@ class Conn(asyncio.Protocol):
         if self.due is not None:
             self.due = None
             self.timer.cancel()
-            self.load.ended["reset"] += 1
+            self.load.over("reset")
 
     def expire(self) -> None:
         if self.due is not None:
             self.due = None
-            self.load.ended["timeout"] += 1
+            self.load.over("timeout")
             self.transport.abort()
 
 
@@ -179,7 +187,9 @@ async def main(options: argparse.Namespace) -> None:
     load = Load(options)
     sent = await (load.burst() if options.burst else load.steady())
     seconds = options.timeout if options.burst else options.seconds
-    await asyncio.sleep(options.timeout + 0.2)
+    end = time.perf_counter() + options.timeout + 0.2
+    while load.waiting and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
     print("RESULT " + json.dumps(load.result(sent, seconds)))
 
 
