@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import prepared
@@ -115,9 +115,9 @@ class Lane:
     """The whole lane, ready and warm. A round: one request on every connection, in one batch."""
 
     def __init__(self) -> None:
-        child.time = SimpleNamespace(perf_counter_ns=partial(next, count(1000, 1000)))  # type: ignore[attr-defined]
+        child.time = SimpleNamespace(perf_counter_ns=partial(next, count(1000, 1000)))  # type: ignore[assignment]
         self.clock: Callable[[], float] = count(1000.0, 1e-6).__next__
-        self.loop: Any = HandLoop()
+        self.loop = cast("Any", HandLoop())
         self.served = Served("overhead", "1")
         self.metrics = Metrics()
         arena = Arena(False, 1 << 20, 8 << 30)

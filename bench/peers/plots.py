@@ -94,7 +94,7 @@ def drawn(results: Results, folder: Path) -> list[tuple[str, Path]]:
     if cpu := ranked("cpu64", "cpu_us", "{:,.1f} µs"):
         title = "CPU time a request, tiny model over HTTP and JSON, 64 connections (logarithmic)"
         pictures.append(("cpu.svg", title, bars(title, cpu, logarithmic=True)))
-    by_name = {
+    by_name: dict[str, list[tuple[float, float]]] = {
         peers.PEERS[name].title: [(x, y) for row, x in CONNECTIONS if (y := results.value(row, name, "rps"))]
         for name in names
     }
