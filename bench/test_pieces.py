@@ -112,6 +112,16 @@ def test_what_is_missed_is_shown(cpu_us: float, verdict: str, tmp_path: Path) ->
     assert f"26.0 ({cpu_us / 26:.2g}×)" in line
 
 
+def test_errors_and_full_load_generators_are_told(tmp_path: Path) -> None:
+    found = results({
+        ("cpu64", "maitred", 1): {"rps": 60000.0, "errors": 3, "client_busy": 0.5},
+        ("cpu64", "nginx", 1): {"rps": 80000.0, "errors": 0, "client_busy": 0.99},
+    }, tmp_path)  # fmt: skip
+    (line,) = [line for line in table.summary(found) if "requests/s on one core" in line]
+    assert "**60,000**, 3 errors" in line
+    assert "≥ 80,000 (0.75×) |" in line
+
+
 def test_every_figure_belongs_to_a_row() -> None:
     assert {figure.row for figure in figures.FIGURES} == set(rows.BY_NAME)
 

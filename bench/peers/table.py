@@ -54,19 +54,32 @@ def ours(results: Results, figure: Figure) -> str:
         return "not yet"
     if results.error(figure.row, OURS):
         return "**failed**"
-    value = results.value(figure.row, OURS, figure.key)
-    return "" if value is None else f"**{shown(value * figure.scale, figure.digits)}**"
+    text = told(results, figure, OURS)
+    return f"**{text}**{troubles(results, figure, OURS)}" if text else ""
 
 
 def theirs(results: Results, figure: Figure, name: str) -> str:
     """A peer's figure, and in brackets how many times it maitred's is."""
     if results.error(figure.row, name):
         return "failed"
+    text = told(results, figure, name)
+    ratio = results.ratio(figure.row, name, figure.key) if figure.ratios and text else None
+    return text + ("" if ratio is None else f" ({times(ratio)}×)") + troubles(results, figure, name)
+
+
+def told(results: Results, figure: Figure, name: str) -> str:
+    """A figure; requests a second that the load generator itself may have bounded are told as at least so many."""
     value = results.value(figure.row, name, figure.key)
     if value is None:
         return ""
-    ratio = results.ratio(figure.row, name, figure.key) if figure.ratios else None
-    return shown(value * figure.scale, figure.digits) + ("" if ratio is None else f" ({times(ratio)}×)")
+    bounded = figure.key == "rps" and (results.value(figure.row, name, "client_busy") or 0.0) > CLIENT_FULL
+    return ("≥ " if bounded else "") + shown(value * figure.scale, figure.digits)
+
+
+def troubles(results: Results, figure: Figure, name: str) -> str:
+    """Requests that were not answered well, which nobody may overlook."""
+    failed = sum(results.values(figure.row, name, "errors"))
+    return f", {failed:,.0f} errors" if failed else ""
 
 
 def verdict(results: Results, figure: Figure) -> str:
