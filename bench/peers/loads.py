@@ -34,10 +34,10 @@ class NoAnswer(LoadFailed):
 def measured(server: Server, drive: Callable[[], Values]) -> Values:
     """Drive a load while sampled answers are compared; add CPU, cores, rows a batch and how busy the client was.
 
-    `drive` gives at least `requests` and `seconds`. Raises WrongAnswers or LoadFailed.
+    `drive` gives at least `requests`, `seconds` and `errors`. Raises WrongAnswers or LoadFailed.
     """
     rows, calls = server.counter.read()
-    checked = server.checked
+    checked, refused = server.checked, server.refused
     client, cpu = children_seconds(), server.cpu_seconds()
     with server.sampled():
         values = drive()
@@ -45,6 +45,7 @@ def measured(server: Server, drive: Callable[[], Values]) -> Values:
     client = children_seconds() - client
     rows_after, calls_after = server.counter.read()
     values["cpu_us"] = used * 1e6 / max(1, values["requests"] + server.checked - checked)
+    values["errors"] += server.refused - refused
     values["busy"] = used / values["seconds"]
     values["client_busy"] = client / values["seconds"]
     values["batch"] = (rows_after - rows) / (calls_after - calls) if calls_after > calls else None

@@ -63,6 +63,8 @@ class Server:
         self.requests = prepared.requests(self.peer.body, self.model)
         self.checked = 0
         self.wrong: list[str] = []
+        self.refused = 0
+        """Of those compared, how many were answered with another status than 200 while a load ran."""
         self.start_seconds = 0.0
         self.notes: dict[str, Any] = {}
         """What one row has found out and another one needs."""
@@ -170,7 +172,7 @@ class Server:
             connection.close()
 
     def check(self, threads: int = 8) -> None:
-        """Ask varied requests, several at once so that they share batches. Raises WrongAnswers."""
+        """Ask varied requests, several at once so that they share batches: all must be answered. Raises WrongAnswers."""
         if not self.knows_the_model:
             return
         numbers = prepared.SAMPLED[:48]
@@ -180,6 +182,8 @@ class Server:
             worker.start()
         for worker in workers:
             worker.join()
+        if self.refused:
+            raise WrongAnswers(f"{self.refused} of {len(numbers)} requests were refused")
         self.raise_if_wrong()
 
     def _ask_all(self, numbers: list[int]) -> None:
@@ -189,7 +193,8 @@ class Server:
     def _compare(self, number: int) -> None:
         try:
             status, data = self.ask(number, 30)
-            wrong = self.requests.wrong(number, data) if status == 200 else f"request {number}: status {status}"
+            wrong = self.requests.wrong(number, data) if status == 200 else None
+            self.refused += status != 200
         except Exception as error:  # whatever went wrong is a wrong answer
             wrong = f"request {number}: {error!r}"
         self.checked += 1

@@ -89,6 +89,12 @@ class Load:
         connection.send(due)
 
     async def burst(self) -> int:
+        """All at once, on connections that are open already."""
+        where = (self.where.hostname, self.where.port)
+        for _ in range(self.options.burst):
+            _, connection = await self.loop.create_connection(lambda: Conn(self), *where)
+            self.open += 1
+            self.idle.append(connection)
         for _ in range(self.options.burst):
             self.fire(time.perf_counter())
         return self.options.burst
