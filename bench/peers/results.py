@@ -21,7 +21,9 @@ class Results:
     place: Path
     cells: dict[Key, dict[str, Any]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
-    """Machine and versions, as the last run found them."""
+    """Machine, and versions by name, as the last run with each of them found it."""
+    stamp: dict[str, Any] = field(default_factory=dict)
+    """Goes into each cell from here on: the commit and the length of an ordinary load."""
 
     @classmethod
     def read(cls, place: Path) -> Results:
@@ -43,7 +45,7 @@ class Results:
     def put(self, row: str, peer: str, run: int, values: dict[str, Any]) -> None:
         """`values` may be `{"error": why}`."""
         at = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
-        self.cells[row, peer, run] = {"row": row, "peer": peer, "run": run, "at": at, **values}
+        self.cells[row, peer, run] = {"row": row, "peer": peer, "run": run, "at": at, **self.stamp, **values}
         self.write()
 
     def forget(self, row: str, peer: str) -> None:
@@ -86,6 +88,10 @@ class Results:
         if ours and theirs:
             return statistics.median(ours.values()) / statistics.median(theirs.values())
         return None
+
+    def stamps(self, key: str) -> list[Any]:
+        """What the cells say of where they are from, each once."""
+        return sorted({cell[key] for cell in self.cells.values() if key in cell})
 
     def when(self) -> tuple[str, str]:
         """From and to."""

@@ -129,30 +129,32 @@ def measure(turn: Turn, stand: Stand, seconds: int, results: Results, progress: 
 # ---------------------------------------------------------------- the words of the command line
 
 
-def about(options: argparse.Namespace) -> dict[str, object]:
-    """Machine and versions."""
+def about(options: argparse.Namespace, known: dict[str, str]) -> dict[str, object]:
+    """Machine and versions, with those that are known from earlier runs."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     machine = f"{processor}, {os.cpu_count()} processors, {memory:.0f} GB, Linux {platform.release().split('-')[0]}"
     machine += f", server on core {options.server_core}, load on core {options.client_core}"
-    return {"machine": machine, "versions": ", ".join(versions(options.peers)), "runs": options.runs,
-            "seconds": options.seconds}  # fmt: skip
+    return {"machine": machine, "versions": {**known, **versions(options.peers)}}
 
 
-def versions(names: list[str]) -> list[str]:
-    found = [f"Python {platform.python_version()}"]
-    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    found.append(f"maitred {commit.stdout.strip() or 'of no known commit'}")
+def commit() -> str:
+    told = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return told.stdout.strip() or "unknown"
+
+
+def versions(names: list[str]) -> dict[str, str]:
+    found = {"Python": platform.python_version(), "maitred": commit()}
     if shutil.which("nginx"):
         told = subprocess.run(["nginx", "-v"], capture_output=True, text=True).stderr
-        found.append("nginx " + told.strip().rpartition("/")[2].split()[0])
+        found["nginx"] = told.strip().rpartition("/")[2].split()[0]
     code = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
     for name in names:
         peer = peers.named(name)
         if peer.package and not peer.missing():
             told = subprocess.run([peer.python(), "-c", code, peer.package], capture_output=True, text=True).stdout
-            found.append(f"{peer.package} {told.strip()}")
+            found[peer.package] = told.strip()
     return found
 
 
@@ -176,7 +178,8 @@ def measure_rows(options: argparse.Namespace, stand: Stand) -> int:
         return 2
     os.sched_setaffinity(0, {int(options.client_core)})  # what is done here must not disturb the server
     results = Results.read(options.results)
-    results.about = about(options)
+    results.about = about(options, results.about.get("versions", {}))
+    results.stamp = {"commit": commit(), "length": options.seconds}
     turns = turns_of(options, results)
     if not options.resume:  # measured anew: nothing of an older run may stay in a median
         for turn in turns:

@@ -163,12 +163,15 @@ def spread(results: Results, row: str, name: str, key: str, digits: int) -> str:
 def page(results: Results, pictures: list[tuple[str, str]]) -> list[str]:
     """What stands between the markers. `pictures`: title and path of each."""
     about, (since, until) = results.about, results.when()
-    runs, seconds = about.get("runs", "?"), about.get("seconds", "?")
+    runs = max((run for _, _, run in results.cells), default=0)
+    seconds = " or ".join(map(str, results.stamps("length")))
     how = f"Medians of {runs} runs in which the servers took turns, {seconds} s an ordinary load."
+    if len(commits := results.stamps("commit")) > 1:
+        how += f" **Not one run: parts are of the commits {', '.join(commits)}.**"
     lines = [
         f"Measured from {since} to {until}: {about.get('machine', '')}. {how}",
         "",
-        "Versions: " + about.get("versions", "") + ".",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items()) + ".",
         "",
         counted(results) + " In brackets: maitred's figure over that server's, the median over the runs.",
         "",
