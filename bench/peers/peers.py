@@ -31,6 +31,8 @@ class Peer:
     """How long it goes on starting after its first answer."""
     every_run: tuple[str, ...] = MODELS
     """Models with which it is measured in every run; with the others in the first one."""
+    own_folder: bool = True
+    """Whether its temporary files can lie in a folder of this run: the names of sockets may not be long."""
     package: str = ""
     """Whose version is told."""
     program: str = ""
@@ -61,7 +63,9 @@ PEERS = {
     "mlserver": Peer("MLServer", "mlserver", V2, "v2", grpc=True, package="mlserver"),
     "litserve": Peer("LitServe", "litserve", "/predict", "native", package="litserve"),
     "bentoml": Peer("BentoML", "bentoml", "/predict", "bento", package="bentoml"),
-    "ray": Peer("Ray Serve", "ray", "/", "native", settle_seconds=5.0, every_run=("overhead",), package="ray"),
+    "ray": Peer(
+        "Ray Serve", "ray", "/", "native", settle_seconds=5.0, every_run=("overhead",), own_folder=False, package="ray"
+    ),
     # not in the table unless they are named
     "pytriton": Peer("pytriton", "triton", V2, "v2", grpc=True, package="nvidia-pytriton"),
     "torchserve": Peer("TorchServe", "torchserve", "/predictions/{model}", "native", program="java"),

@@ -165,7 +165,7 @@ ROWS = [
     Row("cpu64", "tiny model, 64 connections", "overhead", closed(64, longer=2)),
     Row("lone", "tiny model, one lone client", "overhead", closed(1, longer=0.5)),
     Row("c16", "tiny model, 16 connections", "overhead", closed(16, longer=0.5)),
-    Row("c128", "tiny model, 128 connections", "overhead", closed(128)),
+    Row("c128", "tiny model, 128 connections", "overhead", closed(128, longer=0.5)),
     Row("c256", "tiny model, 256 connections", "overhead", closed(256)),
     Row("same", "tiny model, 64 connections, one identical request", "overhead", identical),
     Row("grpc", "tiny model, gRPC, 8 connections × 8 streams", "overhead", grpc, grpc=True),

@@ -121,7 +121,7 @@ def measure(turn: Turn, stand: Stand, seconds: int, results: Results, progress: 
         progress.told(f"{turn.name:<10s} {', '.join(row.name for row in left)}: {text[:300]}")
         return
     if turn.name == "maitred" and any(row.name == "minilm64" for row in turn.rows):
-        values = rows.bare(stand, batch, 2 * seconds)
+        values = rows.bare(stand, batch, seconds)
         results.put("minilm64", "bare", turn.run, values)
         progress.told(line_of("bare", "minilm64", values))
 

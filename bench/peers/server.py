@@ -107,6 +107,8 @@ class Server:
     def _spawn(self) -> None:
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         ours = {"BENCH_COUNTER": str(self.counter.path), "BENCH_TAG": self.tag, "PYTHONUNBUFFERED": "1"}
+        if self.peer.own_folder:
+            ours["TMPDIR"] = str(self.folder)  # what it leaves behind goes with the folder
         pin = ["taskset", "-c", self.stand.server_core] if self.pinned else []
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
