@@ -7,10 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 MODEL := build/models/breast_cancer
-CHECKED := src tests reliability bench/quick.py bench/flavors.py bench/flavor_cases.py bench/coding.py examples
+CHECKED := src tests reliability bench/*.py bench/peers/*.py bench/peers/load examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-quick bench-flavors bench-coding lock clean
+.PHONY: help setup setup-all serve examples check format test layers reliability bench bench-table bench-quick bench-instructions bench-flame bench-flavors bench-coding lock clean
 
 help:
 	@echo "make setup        the environment for developing, in $(VENV)"
@@ -21,9 +21,12 @@ help:
 	@echo "make test         the test suite"
 	@echo "make reliability  one line per reliability test (TIER=short|nightly|release)"
 	@echo "make bench-quick  CPU-us a request beside nginx, in under two minutes"
+	@echo "make bench-instructions  instructions a request of the HTTP JSON lane, beside the baseline (needs valgrind)"
+	@echo "make bench-flame  draw where the lane spends its time (needs py-spy, and what make bench has installed)"
 	@echo "make bench-flavors  what each flavor adds to its library's own time (into docs/benchmarks.md)"
 	@echo "make bench-coding  what tensors cost as JSON, by size, dtype and way"
-	@echo "make bench        the whole table, with other model servers"
+	@echo "make bench        all figures beside nine other servers, into docs/benchmarks.md (25 minutes; ROWS, PEERS, RUNS, SECONDS)"
+	@echo "make bench-table  the same page from what was measured last"
 	@echo "make format       let the formatter rewrite the files"
 	@echo "make lock         pin the requirements anew (needs uv)"
 
@@ -85,16 +88,33 @@ reliability: $(VENV)/dev
 bench-quick: $(VENV)/serve
 	@$(BIN)/python bench/quick.py
 
+# Counted in valgrind, where there is one: a busy machine changes nothing. WRITE=1 makes the counts the baseline.
+bench-instructions: $(VENV)/serve
+	@$(BIN)/python bench/instructions.py $(if $(WRITE),--write)
+
+bench-flame:
+	$(BENCH_PYTHON) bench/flame.py $(if $(PY_SPY),--py-spy $(PY_SPY))
+
 bench-flavors: $(VENV)/dev
 	$(BIN)/python bench/flavors.py --write docs/benchmarks.md
 
 bench-coding: $(VENV)/serve
 	$(BIN)/python bench/coding.py
 
-bench: $(VENV)/serve
-	bench/peers/setup.sh
-	$(BIN)/python bench/peers/run.py load --peers nginx,maitred,mosec,triton,fastapi --models overhead
-	$(BIN)/python bench/peers/run.py table
+# The harness has an environment of its own, in which maitred's sources are served too: nothing is added to $(VENV).
+# Parts: make bench ROWS='cpu64 lone' PEERS='maitred nginx mosec' RUNS=1; RESUME=1 measures what is missing.
+BENCH_VENVS ?= /tmp/peers
+RUNS ?= 3
+SECONDS ?= 2
+BENCH_PYTHON = PYTHONPATH=src BENCH_VENVS=$(BENCH_VENVS) $(BENCH_VENVS)/harness/bin/python
+BENCH = $(BENCH_PYTHON) bench/peers/run.py
+bench:
+	BENCH_VENVS=$(BENCH_VENVS) bench/peers/setup.sh $(if $(PEERS),harness $(PEERS))
+	$(BENCH) rows --rows '$(ROWS)' --peers '$(PEERS)' --runs $(RUNS) --seconds $(SECONDS) $(if $(RESUME),--resume) \
+	  --write docs/benchmarks.md
+
+bench-table:
+	$(BENCH) table --peers '$(PEERS)' --write docs/benchmarks.md
 
 # The build without CUDA, for CPython 3.11 on x86-64: the default index has only the large ones.
 TORCH_ON_LINUX := torch==2.13.0+cpu ; sys_platform == 'linux' --hash=sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b

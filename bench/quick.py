@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
-import run as harness
+import loads
+from server import Server, Stand
 
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "taskset": "util-linux"}
 CONNECTIONS = 64
@@ -26,18 +27,6 @@ def missing() -> list[str]:
     return [package for program, package in PACKAGES.items() if shutil.which(program) is None]
 
 
-def measure(server: harness.Server, options: argparse.Namespace) -> tuple[float, float, float, int]:
-    """CPU-us a request, requests a second, rows a batch and errors of one run."""
-    rows, calls = server.counter.read()
-    before = harness.cpu_s(server.pids())
-    with server.sampled():
-        result = harness.wrk(server, CONNECTIONS, options.seconds, True, options)
-    used = harness.cpu_s(server.pids()) - before
-    rows_after, calls_after = server.counter.read()
-    batch = (rows_after - rows) / max(1, calls_after - calls)
-    return used * 1e6 / max(1, result["requests"]), result["ok"] / result["seconds"], batch, result["errors"]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=8, help="of one run")
@@ -47,24 +36,22 @@ def main() -> int:
     if packages := missing():
         print(f"bench-quick needs programs that are not here; on Debian: apt-get install {' '.join(packages)}")
         return 2
-    defaults = {"server_core": "0", "client_core": "1", "max_wait_ms": 2.0, "start_timeout": 60.0, "extras": {}}
-    shared = {**defaults, **vars(options)}
-    other = argparse.Namespace(**{**shared, "port": options.port + 10})
     figures: dict[str, list[float]] = {"maitred": [], "nginx": []}
     errors = 0
     with (
-        harness.Server("maitred", "overhead", True, argparse.Namespace(**shared)) as ours,
-        harness.Server("nginx", "overhead", True, other) as nginx,
+        Server("maitred", "overhead", Stand(options.port)) as ours,
+        Server("nginx", "overhead", Stand(options.port + 10)) as nginx,
     ):
         for server in (ours, nginx):
-            harness.wrk(server, CONNECTIONS, WARMUP_SECONDS, True, server.o)
+            loads.wrk(server, CONNECTIONS, WARMUP_SECONDS)
         for run in range(1, options.runs + 1):
             for server in (ours, nginx):
-                cpu, rate, batch, failed = measure(server, server.o)
-                figures[server.name].append(cpu)
-                errors += failed
-                told = f"run {run}: {server.name:8s} {cpu:6.2f} cpu-us  {rate:8.0f} requests/s  {failed} errors"
-                print(told + (f"  {batch:.1f} rows a batch" if batch else ""), flush=True)
+                found = loads.measured(server, lambda: loads.wrk(server, CONNECTIONS, options.seconds))
+                figures[server.name].append(found["cpu_us"])
+                errors += found["errors"]
+                told = f"run {run}: {server.name:8s} {found['cpu_us']:6.2f} cpu-us  {found['rps']:8.0f} requests/s"
+                batch = f"  {found['batch']:.1f} rows a batch" if found["batch"] else ""
+                print(f"{told}  {found['errors']} errors{batch}", flush=True)
         ours.check()
         print(f"{ours.checked} answers of maitred compared with the model's: 0 wrong; {errors} errors")
     x, y = statistics.median(figures["maitred"]), statistics.median(figures["nginx"])

@@ -1,173 +1,217 @@
-"""Open-loop HTTP load with a client timeout (standard library only).
+"""Open-loop HTTP load: requests go out at their intended times whatever the server does (standard library, uvloop if here).
 
-Requests are sent at a fixed rate whatever the server does. One that is not
-answered within the timeout is abandoned: its connection is closed, as a real
-client would. Idle connections are reused, new ones opened as needed. Requests come
-from a file of prepared ones (id, tab, body on each line), one after the other.
-Prints one JSON line. --burst N sends N at once and hangs up after --timeout.
+Arrivals are Poisson from a fixed seed, so every server gets the same ones. Latency counts from the intended time, so a
+server that holds up the client is not spared. A request not answered within --timeout seconds is abandoned: its
+connection is closed, as a real caller would. Idle connections are reused, new ones opened as needed. Requests come from
+a file of prepared ones (id, tab, body on each line), one after the other. Prints one JSON line. --burst N sends N at
+once and hangs up after --timeout.
 """
+
+from __future__ import annotations
+
 import argparse
 import asyncio
 import itertools
 import json
+import random
 import time
 from collections import Counter
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
-p = argparse.ArgumentParser()
-p.add_argument("url")
-p.add_argument("requests")
-p.add_argument("--rate", type=float, default=1000)
-p.add_argument("--seconds", type=float, default=10)
-p.add_argument("--timeout", type=float, default=1.0)
-p.add_argument("--burst", type=int, default=0)
-p.add_argument("--max-open", type=int, default=8000)
-a = p.parse_args()
-u = urlsplit(a.url)
+EARLY_SECONDS = 0.002
+"""So long before the next request is due the client stops sleeping and watches the time: its timers step by 1 ms."""
 
 
-def message(line):
+def message(where: SplitResult, line: str) -> bytes:
     id, _, body = line.rstrip("\n").partition("\t")
-    return (f"POST {u.path} HTTP/1.1\r\nHost: {u.netloc}\r\nContent-Type: application/json\r\n"
-            f"X-Request-Id: {id}\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
+    return (
+        f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Type: application/json\r\n"
+        f"X-Request-Id: {id}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
 
-with open(a.requests) as f:
-    messages = itertools.cycle([message(line) for line in f])
-res = Counter()
-lat = []
-late_err = []
-idle = []
-open_now = 0
+def share(values: list[float], part: float) -> float | None:
+    """A percentile of sorted seconds, in milliseconds."""
+    return round(values[min(len(values) - 1, int(part * len(values)))] * 1000, 3) if values else None
+
+
+class Load:
+    """All requests of one run and what became of them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.where = urlsplit(options.url)
+        with Path(options.requests).open() as file:
+            self.messages = itertools.cycle([message(self.where, line) for line in file])
+        self.ended: Counter[str] = Counter()
+        self.good: list[float] = []
+        self.refused: list[float] = []
+        self.late: list[float] = []
+        """How long after its intended time each request was sent."""
+        self.idle: list[Conn] = []
+        self.open = 0
+        """Connections."""
+        self.waiting = 0
+        """Requests that have not come to an end."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.loop = asyncio.get_running_loop()
+
+    def over(self, how: str) -> None:
+        self.ended[how] += 1
+        self.waiting -= 1
+
+    def fire(self, due: float) -> None:
+        now = time.perf_counter()
+        self.late.append(now - due)
+        self.waiting += 1
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.alive and not connection.transport.is_closing():
+                connection.send(due)
+                return
+        if self.open >= self.options.max_open:
+            self.over("client_full")
+            return
+        self.open += 1
+        task = self.loop.create_task(self.fresh(due))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def fresh(self, due: float) -> None:
+        try:
+            made = self.loop.create_connection(lambda: Conn(self), self.where.hostname, self.where.port)
+            _, connection = await asyncio.wait_for(made, self.options.timeout)
+        except (OSError, asyncio.TimeoutError) as error:
+            self.open -= 1
+            self.over("connect_" + type(error).__name__)
+            return
+        connection.send(due)
+
+    async def burst(self) -> int:
+        """All at once, on connections that are open already."""
+        where = (self.where.hostname, self.where.port)
+        for _ in range(self.options.burst):
+            _, connection = await self.loop.create_connection(lambda: Conn(self), *where)
+            self.open += 1
+            self.idle.append(connection)
+        for _ in range(self.options.burst):
+            self.fire(time.perf_counter())
+        return self.options.burst
+
+    async def steady(self) -> int:
+        """Poisson arrivals for --seconds; how many."""
+        rng, rate = random.Random(5), self.options.rate
+        start = time.perf_counter()
+        due, end, sent = start + rng.expovariate(rate), start + self.options.seconds, 0
+        while due < end:
+            now = time.perf_counter()
+            if due > now:
+                await asyncio.sleep(due - now - EARLY_SECONDS if due - now > 2 * EARLY_SECONDS else 0)
+                continue
+            self.fire(due)
+            sent += 1
+            due += rng.expovariate(rate)
+            if not sent % 32:
+                await asyncio.sleep(0)  # behind: answers must be read all the same
+        return sent
+
+    def result(self, sent: int, seconds: float) -> dict[str, object]:
+        good, refused, late = sorted(self.good), sorted(self.refused), sorted(self.late)
+        return {
+            "sent": sent, "offered": sent / seconds, "ok": len(good), "rps": len(good) / seconds,
+            "p50_ms": share(good, 0.5), "p90_ms": share(good, 0.9), "p99_ms": share(good, 0.99),
+            "refused": len(refused), "refused_p50_ms": share(refused, 0.5), "refused_p99_ms": share(refused, 0.99),
+            "sent_late_p99_ms": share(late, 0.99), "ended": dict(self.ended),
+        }  # fmt: skip
 
 
 class Conn(asyncio.Protocol):
-    def __init__(self):
-        self.buf = b""
-        self.t0 = None
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.buffer = b""
+        self.due: float | None = None
         self.alive = False
 
-    def connection_made(self, tr):
-        global open_now
-        self.tr = tr
+    def connection_made(self, transport) -> None:
+        self.transport = transport
         self.alive = True
 
-    def send(self, t0):
-        self.t0 = t0
-        self.buf = b""
-        self.tr.write(next(messages))
-
-    def data_received(self, data):
-        if self.t0 is None:
+    def send(self, due: float) -> None:
+        left = due + self.load.options.timeout - time.perf_counter()
+        if left <= 0:
+            self.load.over("timeout")
+            self.transport.abort()
             return
-        self.buf += data
-        head, sep, rest = self.buf.partition(b"\r\n\r\n")
-        if not sep:
+        self.due, self.buffer = due, b""
+        self.transport.write(next(self.load.messages))
+        self.timer = self.load.loop.call_later(left, self.expire)
+
+    def data_received(self, data: bytes) -> None:
+        if self.due is None:
+            return
+        self.buffer += data
+        head, found, rest = self.buffer.partition(b"\r\n\r\n")
+        if not found:
             return
         low = head.lower()
         if b"content-length:" in low:
-            n = int(low.split(b"content-length:")[1].split(b"\r\n")[0])
-            if len(rest) < n:
+            if len(rest) < int(low.split(b"content-length:")[1].split(b"\r\n")[0]):
                 return
         elif b"chunked" in low and not rest.endswith(b"0\r\n\r\n"):
             return
+        self.timer.cancel()
+        spent, self.due = time.perf_counter() - self.due, None
+        if spent > self.load.options.timeout:  # the timer was late, not the answer in time
+            self.load.over("timeout")
+            self.transport.abort()
+            return
         status = int(head[9:12])
-        dt = time.perf_counter() - self.t0
-        self.t0 = None
-        if dt > a.timeout:  # the timer was late, not the answer in time
-            res["timeout"] += 1
-            self.tr.abort()
-            return
-        res[status] += 1
-        if status == 200:
-            lat.append(dt)
-        else:
-            late_err.append(dt)
+        self.load.over(str(status))
+        (self.load.good if status == 200 else self.load.refused).append(spent)
         if b"connection: close" in low:
-            self.tr.close()
+            self.transport.close()
         else:
-            idle.append(self)
+            self.load.idle.append(self)
 
-    def connection_lost(self, exc):
-        global open_now
-        open_now -= 1
+    def connection_lost(self, error: Exception | None) -> None:
+        self.load.open -= 1
         self.alive = False
-        if self.t0 is not None:
-            self.t0 = None
-            res["reset"] += 1
+        if self.due is not None:
+            self.due = None
+            self.timer.cancel()
+            self.load.over("reset")
 
-    def expire(self, t0):
-        if self.t0 == t0:
-            self.t0 = None
-            res["timeout"] += 1
-            self.tr.abort()
+    def expire(self) -> None:
+        if self.due is not None:
+            self.due = None
+            self.load.over("timeout")
+            self.transport.abort()
 
 
-async def fresh(loop, t0):
-    global open_now
+async def main(options: argparse.Namespace) -> None:
+    load = Load(options)
+    sent = await (load.burst() if options.burst else load.steady())
+    seconds = options.timeout if options.burst else options.seconds
+    end = time.perf_counter() + options.timeout + 0.2
+    while load.waiting and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
+    print("RESULT " + json.dumps(load.result(sent, seconds)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("requests")
+    parser.add_argument("--rate", type=float, default=1000)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--timeout", type=float, default=1.0)
+    parser.add_argument("--burst", type=int, default=0)
+    parser.add_argument("--max-open", type=int, default=8000)
+    chosen = parser.parse_args()
     try:
-        _, c = await asyncio.wait_for(loop.create_connection(Conn, u.hostname, u.port), a.timeout)
-    except (OSError, asyncio.TimeoutError) as e:
-        open_now -= 1
-        res["connect_" + type(e).__name__] += 1
-        return
-    left = t0 + a.timeout - time.perf_counter()
-    if left <= 0:
-        res["timeout"] += 1
-        c.tr.abort()
-        return
-    c.send(t0)
-    loop.call_later(left, c.expire, t0)
-
-
-def fire(loop):
-    global open_now
-    t0 = time.perf_counter()
-    while idle:
-        c = idle.pop()
-        if c.alive and not c.tr.is_closing():
-            c.send(t0)
-            loop.call_later(a.timeout, c.expire, t0)
-            return
-    if open_now >= a.max_open:
-        res["client_full"] += 1
-        return
-    open_now += 1
-    loop.create_task(fresh(loop, t0))
-
-
-async def main():
-    loop = asyncio.get_running_loop()
-    start = time.perf_counter()
-    sent = 0
-    if a.burst:
-        for _ in range(a.burst):
-            fire(loop)
-        sent = a.burst
+        import uvloop
+    except ImportError:
+        asyncio.run(main(chosen))
     else:
-        while (now := time.perf_counter()) < start + a.seconds:
-            due = int((now - start) * a.rate)
-            while sent < due:
-                fire(loop)
-                sent += 1
-            await asyncio.sleep(0.001)
-    await asyncio.sleep(a.timeout + 0.2)
-    dur = a.seconds if not a.burst else a.timeout
-    lat.sort()
-    late_err.sort()
-
-    def q(v, f):
-        return round(v[min(len(v) - 1, int(f * len(v)))] * 1000, 1) if v else None
-
-    print("RESULT " + json.dumps({
-        "sent": sent, "offered_per_s": round(sent / dur, 1), "ok": res[200],
-        "goodput_per_s": round(res[200] / dur, 1), "ok_p50_ms": q(lat, .5), "ok_p99_ms": q(lat, .99),
-        "reject_p50_ms": q(late_err, .5), "reject_p99_ms": q(late_err, .99),
-        "outcomes": {str(k): v for k, v in res.items()}}))
-
-
-try:
-    import uvloop
-    uvloop.run(main())
-except ImportError:
-    asyncio.run(main())
+        uvloop.run(main(chosen))

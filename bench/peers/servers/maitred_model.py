@@ -22,6 +22,11 @@ class Slow(Overhead):
         self.model = models.load("slow")
 
 
+class Curve(Overhead):
+    def load(self, path, device):
+        self.model = models.load("curve")
+
+
 class MiniLM(maitred.Model):
     signature = maitred.Signature(
         inputs={"input_ids": f"int64[n, {models.SEQ}]", "attention_mask": f"int64[n, {models.SEQ}]"},

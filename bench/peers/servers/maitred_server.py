@@ -6,7 +6,7 @@ import tempfile
 from _common import HERE, args
 
 a = args()
-CLASS = {"overhead": "Overhead", "slow": "Slow", "minilm": "MiniLM"}[a.model]
+CLASS = {"overhead": "Overhead", "slow": "Slow", "curve": "Curve", "minilm": "MiniLM"}[a.model]
 os.environ["MAITRED_HOME"] = tempfile.mkdtemp(prefix="bench-maitred-")
 os.environ["MAITRED_ADMIN_LISTEN"] = f"127.0.0.1:{a.aux_port}"
 os.execv(sys.executable, [
