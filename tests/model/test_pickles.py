@@ -156,6 +156,12 @@ def test_getattr_of_a_harmless_thing(tmp_path: Path) -> None:
     assert listed(tmp_path, data)[0] == "builtins.getattr"
 
 
+def test_an_unknown_escape_warns_nobody(tmp_path: Path) -> None:
+    data = rb"S'\:'" + b"\ncposix\nsystem\n."
+    assert listed(tmp_path, data) == ("posix.system",)
+    assert beyond(data, frozenset()) == ("posix.system",)
+
+
 def test_the_old_opcodes(tmp_path: Path) -> None:
     assert listed(tmp_path, b"(S'x'\niposix\nsystem\n.") == ("posix.system",)
     assert listed(tmp_path, b"(cposix\nsystem\nS'x'\no.") == ("posix.system",)

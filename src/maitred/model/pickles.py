@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import copyreg
 import gzip
 import io
 import lzma
 import pickletools
 import re
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -105,11 +107,12 @@ def beyond(data: bytes, allowed: frozenset[str]) -> tuple[str, ...]:
     found: list[str] = []
     length = 0
     try:
-        for opcode, argument, position in pickletools.genops(data):
-            length = cast(int, position) + 1
-            name = str(argument).replace(" ", ".", 1) if opcode.name == "GLOBAL" else ""
-            if opcode.name not in _HARMLESS or (name and (name not in allowed or " " in name)):
-                found.append(name or f"the opcode {opcode.name}")
+        with _unwarned():
+            for opcode, argument, position in pickletools.genops(data):
+                length = cast(int, position) + 1
+                name = str(argument).replace(" ", ".", 1) if opcode.name == "GLOBAL" else ""
+                if opcode.name not in _HARMLESS or (name and (name not in allowed or " " in name)):
+                    found.append(name or f"the opcode {opcode.name}")
     except _FAILURES as error:
         return (*found, f"bytes that are no pickle ({type(error).__name__})")
     return tuple(dict.fromkeys(found)) if length == len(data) else (*found, "bytes after its end")
@@ -121,6 +124,14 @@ _HARMLESS: Final = _GETS | _PUTS | _TEXTS | {
     "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM", "SETITEMS", "SHORT_BINBYTES", "BINBYTES",
 }  # fmt: skip
 """Opcodes that make plain values, or call what a GLOBAL named."""
+
+
+@contextlib.contextmanager
+def _unwarned() -> Iterator[None]:
+    """Python warns of texts with unknown escapes; where warnings are errors, that would end a look at a hostile file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 class _Scan:
@@ -211,12 +222,13 @@ class _Scan:
         stream = io.BytesIO(data)
         stream.seek(start)
         try:
-            for opcode, argument, _ in pickletools.genops(stream):
-                self.opcodes_left -= 1
-                if self.opcodes_left < 0:
-                    self.cut = True
-                    return None
-                machine.step(opcode, argument)
+            with _unwarned():
+                for opcode, argument, _ in pickletools.genops(stream):
+                    self.opcodes_left -= 1
+                    if self.opcodes_left < 0:
+                        self.cut = True
+                        return None
+                    machine.step(opcode, argument)
         except _FAILURES:
             self.cut = self.cut or stream.tell() > start + 1  # one byte that is no opcode begins no pickle
             return None

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,6 +28,11 @@ describe(Source(sys.argv[1], trust_file=sys.argv[2]))
 wrong = {name.split(".")[0] for name in sys.modules} & set(sys.argv[3].split(","))
 assert not wrong, f"describing a model imported {wrong}"
 """
+
+
+def as_described(loaded: Loaded) -> Description:
+    """What is known of a loaded model, without what only its loading could tell."""
+    return msgspec.structs.replace(loaded.description, native=False)
 
 
 class FlavorContract:

@@ -24,6 +24,7 @@ from maitred.model.flavors.onnx.flavor import _matrix
 from maitred.model.loading import Source, describe, load, run, warm
 from maitred.model.pack import pack
 from maitred.model.refusals import CannotLoad, CannotPack
+from maitred.testing.flavors import as_described
 
 
 def exported(path: Path, labels: Any, zipmap: bool) -> tuple[Path, Any, Any]:
@@ -123,7 +124,7 @@ def boosted(library: str, kind: str, path: Path) -> tuple[Any, Any, bool]:
 def test_boosted_trees_through_onnxmltools(library: str, kind: str, tmp_path: Path) -> None:
     model, rows, classifies = boosted(library, kind, tmp_path / "m.onnx")
     loaded = load(Source(str(tmp_path / "m.onnx")))
-    assert describe(Source(str(tmp_path / "m.onnx"))) == loaded.description
+    assert describe(Source(str(tmp_path / "m.onnx"))) == as_described(loaded)
     assert loaded.predictor.signature.row_wise
     out = run(loaded.predictor, {"x": rows})
     names = list(out)

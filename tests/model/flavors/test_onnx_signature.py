@@ -20,6 +20,7 @@ from maitred.model.pack import pack
 from maitred.model.predictor import Traits
 from maitred.model.refusals import CannotLoad
 from maitred.model.signature import Signature
+from maitred.testing.flavors import as_described
 
 
 def told(path: Path, **options: Any) -> str:
@@ -100,7 +101,7 @@ def test_a_graph_of_one_row_serves_any_number_of_rows(tmp_path: Path) -> None:
     assert told(path) == "x: float32[n, 3] -> y: float32[n]"
     loaded = load(Source(str(path)))
     assert loaded.predictor.traits.fixed_batch == (1,)
-    assert loaded.description == describe(Source(str(path)))
+    assert as_described(loaded) == describe(Source(str(path)))
     with maitred.load(path) as model:
         assert model.predict(x=[[1.0, 2.0, 3.0]])["y"].tolist() == [6.0]
         assert model.predict(x=np.arange(12, dtype=np.float32).reshape(4, 3))["y"].tolist() == [3.0, 12.0, 21.0, 30.0]

@@ -19,6 +19,7 @@ from maitred.model.pack import pack
 from maitred.model.predictor import Traits
 from maitred.model.refusals import CannotLoad, CannotPack, NotFound, Untrusted
 from maitred.model.signature import Signature
+from maitred.testing.flavors import as_described
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'maitred[torch]'")
 
@@ -72,7 +73,7 @@ def test_a_program_is_described_without_pytorch(tmp_path: Path) -> None:
     assert told.signature.to_text() == "x: float32[n, 4] -> output: float32[n, 3]"
     assert told.signature.row_wise
     assert told.traits.max_batch_rows == 64
-    assert load(Source(str(path))).description == told
+    assert as_described(load(Source(str(path)))) == told
 
 
 @pytest.mark.parametrize(
