@@ -128,7 +128,7 @@ _HARMLESS: Final = _GETS | _PUTS | _TEXTS | {
 
 @contextlib.contextmanager
 def _unwarned() -> Iterator[None]:
-    """Python warns of texts with unknown escapes; where warnings are errors, that would end a look at a hostile file."""
+    """Python warns of unknown escapes in texts: where warnings are errors, that would end a look at a hostile file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
