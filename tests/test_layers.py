@@ -19,7 +19,7 @@ RANK = {
     "deployment": 4,
     **dict.fromkeys("rollout scaler".split(), 5),
     **dict.fromkeys("embed gateway jobs batch stream".split(), 6),
-    **dict.fromkeys("cli console manifests assemble".split(), 7),
+    **dict.fromkeys("cli console manifests assemble assemble_front".split(), 7),
     "": 8,  # maitred/__init__.py: the public names
     "__main__": 8,
 }
@@ -39,7 +39,7 @@ RULES = {
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
-    "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",
+    "deployment.reconcile", "deployment.split", "gateway.claims", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy", "gateway.claims",
     "jobs.states", "stream.windows", "planner.arrivals", "planner.service_times", "planner.simulate",
     "planner.capacity", "client.retry", "client.breaker", "client.hedge", "client.balance",
 }  # fmt: skip

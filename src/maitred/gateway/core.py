@@ -1,0 +1,607 @@
+"""The hop as the core sees it: what one front asks becomes requests, and a batch's answers go back to it together.
+
+`Link.ended` and the loop of `Link._submit` are walked by every request: there the budget wins over small functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from maitred import host
+from maitred.clock import Clock, monotonic
+from maitred.deployment.router import Served
+from maitred.endpoint import Ticket
+from maitred.errors import TABLE, MaitredError, ModelFault, NoReplica
+from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded
+from maitred.gateway import hop
+from maitred.gateway.answers import log
+from maitred.gateway.claims import Claims, Kind, Scribbled
+from maitred.gateway.hop import INLINE_BYTES, Hopped
+from maitred.messages import Chunk, Outputs, Ragged, Result, Tensor
+from maitred.replica import channel
+from maitred.replica.channel import Broken
+from maitred.replica.frames import Clogged, FrameReader, FrameWriter
+from maitred.replica.layout import raw
+from maitred.replica.memory import Arena, Block, NoMemory
+
+_LIMIT_BYTES: Final = 256 << 20
+"""So much may wait for a front that does not read; then it is killed."""
+_MEMO: Final = "hop"
+_ALIGN: Final = 64
+_CODES: Final = frozenset({METHOD_NOT_ALLOWED, *(error.code for error in TABLE)})
+_MAX_SEGMENTS: Final = 4096
+
+UNSETTLED: Final = "unsettled"
+"""The code under which an event tells of a request that a front has yet to answer; `Link` tells of its true end."""
+
+
+class _Unsettled(MaitredError):
+    """Marks a ticket whose answer the front may not be able to write."""
+
+    code = UNSETTLED
+
+
+_TO_BE_TOLD: Final = _Unsettled("the front that answers this request has not said yet how that went")
+
+
+class CoreModel:
+    """A model under the number by which fronts name it."""
+
+    __slots__ = ("number", "served", "copies", "claims")
+
+    def __init__(self, number: int, served: Served, copies: bool) -> None:
+        """`copies`: the model may look at a request's inputs after its ticket has ended, so that they must not lie in
+        memory that a front uses again; processes have copies of their own."""
+        self.number = number
+        self.served = served
+        self.copies = copies
+        self.claims: Claims | None = None
+
+    def refresh(self) -> Claims:
+        """What holds for it now. Raises Scribbled where nobody can know yet."""
+        description = self.served.description
+        if description is None:
+            raise Scribbled("asked a model that has not told its signature")
+        if self.claims is None or self.claims.description is not description:
+            self.claims = Claims(description)
+        return self.claims
+
+    def told(self) -> hop.Told:
+        served = self.served
+        known = None if served.description is None else served.description.encode()
+        return hop.Told(self.number, served.name, served.version, served.state, served.reason, known)
+
+
+class _Own:
+    """A batch's outputs that are too large for the pipe: the rows that belong to one front, in a block of memory."""
+
+    __slots__ = ("rows", "whole", "_names", "_lists", "_at", "_block", "_number")
+
+    def __init__(self, outputs: Outputs, link: Link) -> None:
+        """Raises NoMemory."""
+        self.rows = 0
+        self.whole = False
+        self._names: list[tuple[str, Any, tuple[int, ...]]] = []
+        self._lists: dict[str, list[Any]] = {}
+        self._at: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, tensor in outputs.tensors.items():
+            self._names.append((name, tensor.dtype, tensor.shape))
+            if isinstance(tensor.data, list):
+                self._lists[name] = []
+            else:
+                self._at[name] = (end, 0)
+                end = (end + memoryview(raw(tensor.data)).nbytes + _ALIGN - 1) & -_ALIGN
+        self._number = 0
+        self._block: Block | None = None
+        if end:
+            self._number, self._block = link.take(end)
+
+    def add(self, result: Result) -> tuple[int, int]:
+        """Copy one caller's rows; where they lie among these."""
+        self.whole = result.whole
+        start = self.rows
+        for name, tensor in result.tensors().items():
+            if isinstance(tensor.data, list):
+                self._lists[name] += tensor.data
+            elif self._block is not None:
+                begin, filled = self._at[name]
+                data = memoryview(raw(tensor.data)).cast("B")
+                at = self._block.offset + begin + filled
+                self._block.map[at : at + len(data)] = data
+                self._at[name] = (begin, filled + len(data))
+        self.rows += result.stop - result.start
+        return start, self.rows
+
+    def tensors(self, link: Link) -> msgspec.Raw:
+        """As they travel. Raises NoMemory."""
+        told: list[tuple[str, str, tuple[int, ...], Any]] = []
+        number = self._number
+        for name, dtype, shape in self._names:
+            shape = shape if self.whole else (self.rows, *shape[1:])
+            if name in self._lists:
+                data: Any = link.listed(self._lists[name])
+            elif not math.prod(shape) or self._block is None:
+                data = b""
+            else:
+                begin, filled = self._at[name]
+                block = self._block
+                data = hop.Place(number, block.segment.id, block.offset + begin, filled).packed()
+                number = 0  # told once for all of them
+            told.append((name, dtype, shape, data))
+        if number:
+            link.done([number])
+        return msgspec.Raw(hop.encode(told))
+
+
+class Link:
+    """One front, as the core knows it. The watcher of all its requests' tickets. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        models: dict[int, CoreModel],
+        reading: int,
+        writing: int,
+        control: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        listener: Listener,
+        clock: Clock = monotonic,
+    ) -> None:
+        """The descriptors are the caller's to close, after `close`."""
+        self.tickets: dict[int, Ticket] = {}
+        """By the front's number: what it has not been answered."""
+        self.connections = 0
+        self.in_flight = 0
+        self.seen = 0
+        """The newest snapshot that it shows."""
+        self.ponged = 0
+        self.ready = False
+        self.left = -1
+        self.least = 0
+        self.elsewhere = 0
+        self.told: Callable[[hop.FromFront], None] = lambda frame: None
+        """Called with every frame, once what it says has been done."""
+        self.failed: Callable[[str], None] = lambda reason: None
+        """Called once, with why this front is no longer to be believed or spoken to: `sent ...`."""
+        self._models = models
+        self._loop = loop
+        self._listener = listener
+        self._clock = clock
+        self._control = control
+        self._reading = reading
+        self._reader = FrameReader(reading)
+        self._writer = FrameWriter(writing, loop, _LIMIT_BYTES)
+        self._kinds: dict[int, dict[int, Kind]] = {}
+        self._maps: dict[int, memoryview] = {}
+        self._arena = Arena(False, 1 << 20, 4 << 30)
+        self._blocks: dict[int, Block] = {}
+        self._block_number = 0
+        self._shared: set[int] = set()
+        self._unsettled: dict[int, tuple[str, str, float]] = {}
+        self._says = hop.FromCore()
+        self._scheduled = False
+        self._closed = False
+        self._batch: Outputs | None = None
+        """The batch whose answers are being put together."""
+        self._answers = hop.Answers(msgspec.Raw(), 0, 0.0, 0.0, False, False)
+        self._own: _Own | None = None
+        self._owned: list[tuple[hop.Answers, _Own]] = []
+        self._control.setblocking(False)
+        loop.add_reader(reading, self._read)
+
+    # ------------------------------------------------------------------ what the front says
+
+    def _read(self) -> bool:
+        """Hear what the front has said by now. False if that is nothing."""
+        came = False
+        try:
+            came = self._reader.fill()
+            while not self._closed and (view := self._reader.frame()) is not None:
+                self._hear(hop.read_front(view))
+        except (Scribbled, Broken) as error:
+            self._fail(str(error))
+        except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
+            self._fail(f"sent what is no frame ({type(error).__name__})")
+        if self._reader.ended:
+            self._fail("has closed its pipe")
+        return came
+
+    def _fail(self, reason: str) -> None:
+        if not self._closed:
+            self._loop.remove_reader(self._reading)
+            self.close()
+            self.failed(reason)
+
+    def _hear(self, frame: hop.FromFront) -> None:
+        for asked in frame.asked:
+            self._ask(asked, frame.seen)
+        for number in frame.cancelled:
+            ticket = self.tickets.pop(number, None)
+            if ticket is not None:  # else its answer is on the way
+                ticket.watcher = None
+                ticket.cancel()
+                self._let_go(ticket)
+        if frame.done:
+            self.done(frame.done)
+        for number, code in frame.settled:
+            self._settled(number, code)
+        for model, version, code, count in frame.refused:
+            self._refused(model, version, code, count)
+        if frame.connections < 0 or frame.in_flight < 0 or min(frame.statuses.values(), default=1) < 1:
+            raise Scribbled("counted backwards")
+        self.connections, self.in_flight = frame.connections, frame.in_flight
+        self.seen = frame.seen
+        if frame.pong:
+            self.ponged = frame.pong
+        self.ready = self.ready or frame.ready
+        if frame.left >= 0:
+            self.left = frame.left
+        self.told(frame)
+
+    def _settled(self, number: int, code: str) -> None:
+        waiting = self._unsettled.pop(number, None)
+        if waiting is None or (code not in _CODES and code != "ok"):
+            raise Scribbled("told how a request ended that it was not asked about")
+        model, version, submitted_at = waiting
+        self._listener(RequestEnded(model, version, code, self._clock() - submitted_at))
+
+    def _refused(self, model: str, version: str, code: str, count: int) -> None:
+        known = not model or any(
+            (one.served.name, one.served.version) == (model, version) for one in self._models.values()
+        )
+        if not known or code not in _CODES or count < 1:
+            raise Scribbled("counted what cannot be")
+        self._listener(RequestEnded(model, version, code, 0.0, count))
+
+    def _ask(self, asked: hop.Asked, seen: int) -> None:
+        """Submit the requests of one frame for one model. Raises Scribbled."""
+        model = self._models.get(asked.model)
+        if model is None:
+            raise Scribbled("asked a model that is not served")
+        claims = model.refresh()
+        kinds = self._kinds.setdefault(asked.model, {})
+        if asked.anew:
+            kinds.clear()
+        for form in asked.forms:
+            kinds[form.number] = claims.kind(form)
+        if len(kinds) > 2 * hop.MAX_FORMS:
+            raise Scribbled("sent more forms than it may")
+        count = len(asked.numbers)
+        columns = (asked.kinds, asked.deadlines, asked.received, asked.sizes, asked.ids, asked.traces)
+        if any(len(column) != count for column in columns):
+            raise Scribbled("sent columns of different lengths")
+        if not count:
+            return
+        received, sizes = asked.received, asked.sizes
+        # a deadline that is no number would stand in the queue's way for ever; the sum tells
+        if not (min(sizes) >= 0 and min(received) >= 0 and max(received) <= self._clock()) or math.isnan(
+            sum(asked.deadlines)
+        ):
+            raise Scribbled("sent times or sizes that cannot be")
+        self._submit(model, claims, kinds, asked)
+
+    def _submit(self, model: CoreModel, claims: Claims, kinds: dict[int, Kind], asked: hop.Asked) -> None:
+        submit = model.served.endpoint.submit
+        tickets = self.tickets
+        data, rare = asked.data, asked.rare
+        special = bool(rare or claims.shared)
+        at = place = 0
+        try:
+            for number, kind_number, deadline, received, size, id, trace in zip(
+                asked.numbers, asked.kinds, asked.deadlines, asked.received, asked.sizes, asked.ids, asked.traces,
+                strict=True,
+            ):  # fmt: skip
+                kind = kinds[kind_number]
+                blocks: tuple[int, ...] = ()
+                piece = data[at]
+                if kind.size >= 0 and type(piece) is bytes:
+                    if len(piece) != kind.size:
+                        raise Scribbled(f"sent {len(piece)} bytes for an input of {kind.size}")
+                    inputs = {kind.name: Tensor(kind.dtype, kind.shape, piece)}
+                    at += 1
+                else:
+                    stop = at + len(kind.inputs)
+                    inputs, blocks = self._inputs(model, claims, kind, data[at:stop])
+                    at = stop
+                group, parameters, ragged = kind.group, None, None
+                if special:
+                    group, parameters, ragged = self._rare(claims, kind, inputs, rare.get(place))
+                place += 1
+                if number in tickets:
+                    raise Scribbled("used a number twice")
+                ticket = submit(
+                    Hopped(
+                        inputs, kind.rows, group, deadline, kind.lane, kind.tenant, id, trace, "", parameters,
+                        kind.outputs, size, received, ragged, number, model, blocks,
+                    )
+                )  # fmt: skip
+                if ticket.ended or ticket.watcher is not None:
+                    self._ended_at_once(ticket, number)
+                else:
+                    ticket.watcher = self
+                    tickets[number] = ticket
+        except (KeyError, IndexError):
+            raise Scribbled("sent requests of a form that it has not described, or without their elements") from None
+        if at != len(data):
+            raise Scribbled("sent more elements than its requests have")
+
+    def _rare(
+        self, claims: Claims, kind: Kind, inputs: dict[str, Tensor], rare: hop.Rare | None
+    ) -> tuple[bytes | None, dict[str, Any] | None, Ragged | None]:
+        group = claims.group(kind, inputs, rare)
+        return (group, None, None) if rare is None else (group, rare.parameters, claims.ragged(kind, rare))
+
+    def _inputs(
+        self, model: CoreModel, claims: Claims, kind: Kind, pieces: list[Any]
+    ) -> tuple[dict[str, Tensor], tuple[int, ...]]:
+        """The inputs of a request of any kind, and the blocks in which they lie. Raises Scribbled."""
+        if len(pieces) != len(kind.inputs):
+            raise Scribbled("sent requests without their elements")
+        inputs = {
+            item.name: claims.tensor(item, piece, self._view) for item, piece in zip(kind.inputs, pieces, strict=True)
+        }
+        blocks = tuple([hop.Place.read(piece).block for piece in pieces if type(piece) is msgspec.msgpack.Ext])
+        if blocks and model.copies:
+            inputs = {name: tensor.owned() for name, tensor in inputs.items()}
+        return inputs, blocks
+
+    def _view(self, place: hop.Place) -> memoryview:
+        """The front's memory that a place names. Raises Scribbled."""
+        view = self._maps.get(place.segment)
+        if view is None:
+            view = self._attach(place.segment)
+        if place.offset + place.size > len(view):
+            raise Scribbled("sent elements that lie outside of its memory")
+        return view[place.offset : place.offset + place.size]
+
+    def _attach(self, segment: int) -> memoryview:
+        """Take segments that were handed over until this one is among them. Raises Scribbled."""
+        while segment not in self._maps:
+            try:
+                handed = channel.receive_segment(self._control)
+            except BlockingIOError:
+                handed = None
+            if handed is None or len(self._maps) >= _MAX_SEGMENTS:
+                raise Scribbled("spoke of memory that it has not handed over")
+            try:
+                self._maps[handed.id] = memoryview(host.attach_foreign(handed.fd, handed.size))
+            except (OSError, ValueError) as error:
+                raise Scribbled(f"handed over memory that is none ({error})") from None
+            finally:
+                os.close(handed.fd)
+        return self._maps[segment]
+
+    # ------------------------------------------------------------------ what the pool says
+
+    def piece(self, ticket: Ticket, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+    def ended(self, ticket: Ticket) -> None:
+        """Note an answer for the frame that ends this turn. The arrays die when this returns."""
+        request: Any = ticket.request
+        number = request.number
+        del self.tickets[number]
+        ticket.watcher = None
+        if request.blocks:
+            self._let_go(ticket)
+        error = ticket.error
+        if error is not None:
+            self._say_error(number, error)
+            return
+        result: Result = ticket.result  # type: ignore[assignment]
+        batch = result.batch
+        if batch is not self._batch:
+            failure = self._begin(batch, result, request)
+            if failure is not None:
+                self._fail_ticket(ticket, batch, number, failure)
+                return
+        answers = self._answers
+        if answers.doubtful:
+            ticket.error = _TO_BE_TOLD
+            batch.unwritten.append(ticket)
+            served = request.model.served
+            self._unsettled[number] = (served.name, served.version, ticket.submitted_at)
+        if self._own is None:
+            answers.starts.append(result.start)
+            answers.stops.append(result.stop)
+        else:
+            start, stop = self._own.add(result)
+            answers.starts.append(start)
+            answers.stops.append(stop)
+        answers.numbers.append(number)
+        answers.queued.append(result.queue_seconds)
+
+    def _ended_at_once(self, ticket: Ticket, number: int) -> None:
+        """A request that was refused at the door, or answered there."""
+        if ticket.watcher is not None:
+            raise RuntimeError("an endpoint gave back a ticket that somebody watches")
+        self.tickets[number] = ticket
+        self.ended(ticket)
+
+    def _say_error(self, number: int, error: MaitredError) -> None:
+        self._says.errors.append((number, error.code, error.message, error.retry_after_seconds))
+        if not self._scheduled:
+            self.turn_soon()
+
+    def _fail_ticket(self, ticket: Ticket, batch: Outputs, number: int, error: MaitredError) -> None:
+        """An answer that cannot be carried to the front."""
+        ticket.error = error
+        batch.unwritten.append(ticket)
+        self._say_error(number, error)
+
+    def _begin(self, batch: Outputs, result: Result, request: Any) -> MaitredError | None:
+        """Put the answers of another batch together; why that cannot be done, or None."""
+        self._batch = None
+        try:
+            packed = batch.memo.get(_MEMO)
+            if packed is None:
+                packed = batch.memo[_MEMO] = (_packed(batch), request.model.claims.doubtful(batch))
+            tensors, doubtful = packed
+            own = None if tensors is not None else _Own(batch, self)
+        except NoMemory:
+            return NoReplica("there was no memory for this answer; send the request again")
+        except UnicodeEncodeError:
+            return ModelFault("the model returned text that is not valid Unicode")
+        self._batch, self._own = batch, own
+        self._answers = answers = hop.Answers(
+            tensors or msgspec.Raw(), batch.rows, batch.model_seconds, batch.batch_seconds, result.whole, doubtful
+        )
+        self._says.answers.append(answers)
+        if own is not None:
+            self._owned.append((answers, own))
+        if not self._scheduled:
+            self.turn_soon()
+        return None
+
+    def _let_go(self, ticket: Ticket) -> None:
+        """Nobody reads this request's inputs in the front's memory any more."""
+        request: Any = ticket.request
+        if not request.blocks:
+            return
+        if ticket.attempts:  # its fingerprint may be wanted once more, should it have lost a replica
+            request.inputs = {name: tensor.owned() for name, tensor in request.inputs.items()}
+        self._says.freed += request.blocks
+        if not self._scheduled:
+            self.turn_soon()
+
+    # ------------------------------------------------------------------ what is said
+
+    def turn_soon(self) -> None:
+        """Have a frame written at the end of this turn of the loop."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        says, self._says = self._says, hop.FromCore()
+        self._batch = self._own = None
+        for answers, own in self._owned:
+            try:
+                answers.tensors, answers.rows = own.tensors(self), own.rows
+            except NoMemory as error:
+                log.error("answers were lost on their way to a front: %s", error)
+                lost = NoReplica("there was no memory for this answer; send the request again")
+                says.errors += [(number, lost.code, lost.message, None) for number in answers.numbers]
+                says.answers.remove(answers)
+        self._owned.clear()
+        says.least, says.elsewhere = self.least, self.elsewhere
+        try:
+            self._writer.send(hop.encode(says))
+        except Clogged as error:
+            self._fail(str(error))
+
+    def greet(self, hello: hop.Hello) -> None:
+        """Say the first words."""
+        self._writer.send(hop.encode(hello))
+
+    def ping(self, number: int) -> None:
+        self._says.ping = number
+        self.turn_soon()
+
+    def show(self, snapshot: hop.Snapshot) -> None:
+        """Have the front show this from now on."""
+        self._says.snapshot = snapshot
+        self.turn_soon()
+
+    def page(self, number: int, text: str) -> None:
+        """The page of metrics that it has asked for."""
+        self._says.pages.append((number, text))
+        self.turn_soon()
+
+    def stop(self, within_seconds: float) -> None:
+        """Have it stop accepting, and answer what is there within so many seconds."""
+        self._says.stop = within_seconds
+        self.turn_soon()
+
+    # ------------------------------------------------------------------ memory for answers
+
+    def take(self, size: int) -> tuple[int, Block]:
+        """A block for answers, which the front gives back by its number. Raises NoMemory."""
+        block = self._arena.take(size)
+        self._block_number += 1
+        self._blocks[self._block_number] = block
+        segment = block.segment
+        if segment.id not in self._shared:
+            self._shared.add(segment.id)
+            try:
+                channel.send_segment(self._control, False, segment.id, segment.size, segment.fd)
+            except OSError:  # it has gone, which the watch will tell
+                log.debug("a segment could not be handed to a front")
+        return self._block_number, block
+
+    def done(self, numbers: list[int]) -> None:
+        """Take blocks back. Raises Scribbled."""
+        for number in numbers:
+            block = self._blocks.pop(number, None)
+            if block is None:
+                raise Scribbled("gave back memory that it did not have")
+            self._arena.give(block)
+
+    def listed(self, items: list[Any]) -> Any:
+        """Texts as they travel: here, or in memory of their own where they are many. Raises NoMemory."""
+        data = hop.encode(items)
+        if len(data) <= INLINE_BYTES:
+            return msgspec.Raw(data)
+        number, block = self.take(len(data))
+        block.map[block.offset : block.offset + len(data)] = data
+        return hop.Place(number, block.segment.id, block.offset, len(data)).packed()
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """The front has ended: what it said before still counts; then close."""
+        while not self._closed and self._read():
+            pass
+        if not self._closed:
+            self._loop.remove_reader(self._reading)
+            self.close()
+
+    def close(self) -> None:
+        """Cancel what it has asked for and not been answered: nobody wants it any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.close()
+        tickets = list(self.tickets.values())
+        self.tickets.clear()
+        for ticket in tickets:
+            ticket.watcher = None
+            ticket.cancel()
+        for model, version, submitted_at in self._unsettled.values():
+            self._listener(RequestEnded(model, version, "cancelled", self._clock() - submitted_at))
+        self._unsettled.clear()
+        self._owned.clear()
+        self._batch = self._own = None
+        self._maps.clear()  # a request that still runs keeps what it looks at
+        self._blocks.clear()
+        self._arena.close()
+
+
+def _packed(outputs: Outputs) -> msgspec.Raw | None:
+    """A batch's outputs for the pipe; None where they are too large. Raises UnicodeEncodeError."""
+    room = INLINE_BYTES
+    told: list[tuple[str, str, tuple[int, ...], Any]] = []
+    for name, tensor in outputs.tensors.items():
+        data: Any = tensor.data
+        if isinstance(data, list):
+            data = msgspec.Raw(hop.encode(data))
+            room -= len(memoryview(data))
+        else:
+            data = memoryview(raw(data))
+            room -= data.nbytes
+            if not data.nbytes:
+                data = b""
+        if room < 0:
+            return None
+        told.append((name, tensor.dtype, tensor.shape, data))
+    return msgspec.Raw(hop.encode(told))
