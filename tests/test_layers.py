@@ -39,7 +39,8 @@ RULES = {
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
-    "deployment.reconcile", "deployment.split", "gateway.claims", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy", "gateway.claims",
+    "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",
+    "gateway.claims",
     "jobs.states", "stream.windows", "planner.arrivals", "planner.service_times", "planner.simulate",
     "planner.capacity", "client.retry", "client.breaker", "client.hedge", "client.balance",
 }  # fmt: skip

@@ -204,7 +204,8 @@ def _doubts(signature: Signature) -> tuple[list[str], list[str], bool]:
 def _finite(tensor: Tensor) -> bool:
     """Whether there is certainly no NaN or infinity; huge numbers may count as such."""
     array = to_array(tensor)
-    if tensor.dtype in _BLAS:
-        flat = array.reshape(-1)
-        return bool(np.isfinite(np.dot(flat, flat)))
-    return bool(np.isfinite(array).all())
+    with np.errstate(all="ignore"):
+        if tensor.dtype in _BLAS:
+            flat = array.reshape(-1)
+            return bool(np.isfinite(np.dot(flat, flat)))
+        return bool(np.isfinite(array).all())

@@ -21,7 +21,7 @@ from maitred.endpoint import Ticket
 from maitred.errors import TABLE, MaitredError, ModelFault, NoReplica
 from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded
 from maitred.gateway import hop
-from maitred.gateway.answers import log
+from maitred.gateway.answers import defect, log
 from maitred.gateway.claims import Claims, Kind, Scribbled
 from maitred.gateway.hop import INLINE_BYTES, Hopped
 from maitred.messages import Chunk, Outputs, Ragged, Result, Tensor
@@ -209,6 +209,9 @@ class Link:
             self._fail(str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
             self._fail(f"sent what is no frame ({type(error).__name__})")
+        except Exception:  # a defect of ours; what it has asked is in an unknown state, and a new one begins afresh
+            log.exception("what a front said could not be dealt with")
+            self._fail("was told of in the line before")
         if self._reader.ended:
             self._fail("has closed its pipe")
         return came
@@ -388,7 +391,6 @@ class Link:
         request: Any = ticket.request
         number = request.number
         del self.tickets[number]
-        ticket.watcher = None
         if request.blocks:
             self._let_go(ticket)
         error = ticket.error
@@ -449,6 +451,9 @@ class Link:
             return NoReplica("there was no memory for this answer; send the request again")
         except UnicodeEncodeError:
             return ModelFault("the model returned text that is not valid Unicode")
+        except Exception:
+            log.exception("the answers of a batch could not be put together")
+            return defect()
         self._batch, self._own = batch, own
         self._answers = answers = hop.Answers(
             tensors or msgspec.Raw(), batch.rows, batch.model_seconds, batch.batch_seconds, result.whole, doubtful

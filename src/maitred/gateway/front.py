@@ -16,10 +16,10 @@ import numpy as np
 
 from maitred import host
 from maitred.endpoint import Ticket
-from maitred.errors import Draining, Internal, MaitredError, NoReplica, QueueFull, ReplicaLost
+from maitred.errors import Draining, MaitredError, NoReplica, QueueFull, ReplicaLost
 from maitred.events import Event, RequestEnded
 from maitred.gateway import hop
-from maitred.gateway.answers import log
+from maitred.gateway.answers import defect, log
 from maitred.gateway.hop import INLINE_BYTES, MAX_FORMS, REQUESTS_A_FRAME
 from maitred.messages import ITEM_BYTES, Outputs, Request, Result, Tensor
 from maitred.model.signature import SAME_GROUP
@@ -148,16 +148,15 @@ class Remote:
         requests: list[Request] = list(map(_request_of, tickets))
         known = self._usual
         kinds: list[Any] = [known.get(key) for key in map(_usual_of, requests)]
-        if None in kinds:
+        others = list(map(_rare_of, requests))
+        if None in kinds or others.count(_NOT_RARE) != len(others):
             tickets, requests, kinds, data = self._closely(tickets, requests)
             if not tickets:
                 return None
+            rare = {at: _rare(one) for at, one in enumerate(requests) if _rare_of(one) != _NOT_RARE}
         else:
             data = [tensor.data for request in requests for tensor in request.inputs.values()]
-        rare = {}
-        others = list(map(_rare_of, requests))
-        if others.count(_NOT_RARE) != len(others):
-            rare = {at: _rare(request) for at, request in enumerate(requests) if others[at] != _NOT_RARE}
+            rare = {}
         forms, self._forms = self._forms, []
         anew, self._anew = self._anew, False
         return hop.Asked(
@@ -181,15 +180,17 @@ class Remote:
         for ticket, request in zip(tickets, requests, strict=True):
             kind = self._kind(request)
             pieces: list[Any] = [tensor.data for tensor in request.inputs.values()]
-            if not kind.plain:
-                try:
+            try:
+                hop.encode(request.parameters)  # what cannot travel must not hold up the others of this frame
+                if not kind.plain:
                     pieces = self.front.place(request.inputs.values())
-                except NoMemory:
-                    self._refuse(ticket, QueueFull("there is no memory for this request now; send it again later"))
-                    continue
-                except UnicodeEncodeError:
-                    self._refuse(ticket, Internal("a text of this request is no valid Unicode"))
-                    continue
+            except NoMemory:
+                self._refuse(ticket, QueueFull("there is no memory for this request now; send it again later"))
+                continue
+            except (UnicodeEncodeError, OverflowError, TypeError, NotImplementedError):
+                log.exception("a request could not be carried to the core")
+                self._refuse(ticket, defect())
+                continue
             kept.append(ticket)
             kinds.append(kind.number)
             data += pieces
@@ -403,7 +404,13 @@ class Front:
 
     def _hear(self, frame: hop.FromCore) -> None:
         for answers in frame.answers:
-            self._answer(answers)
+            try:
+                self._answer(answers)
+            except Exception:
+                log.exception("the answers of a batch could not be read")
+                for number in answers.numbers:
+                    if (ticket := self.tickets.pop(number, None)) is not None:
+                        ticket.fail(defect())
         for number, code, message, retry in frame.errors:
             ticket = self.tickets.pop(number, None)
             if ticket is not None:
