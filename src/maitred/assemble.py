@@ -106,6 +106,10 @@ class House:
         """Processes of the replicas that are ready."""
         return [pid for pool in self._pools for pid in pool.pids()]
 
+    def front_pids(self) -> list[int]:
+        """Processes of the fronts; empty where this one owns the connections."""
+        return [] if self._fronts is None else self._fronts.pids()
+
     def running_rows(self) -> int:
         return sum(pool.snapshot().running_rows for pool in self._pools)
 

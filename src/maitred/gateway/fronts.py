@@ -146,6 +146,10 @@ class Fronts:
         """Requests that fronts had read and not answered, when they last spoke."""
         return sum(link.in_flight for link in self._links())
 
+    def counts(self) -> list[int]:
+        """Connections of each front."""
+        return [link.connections for link in self._links()]
+
     def pids(self) -> list[int]:
         """The fronts' processes."""
         return [seat.process.pid for seat in self._seats if seat.process is not None]
