@@ -48,21 +48,18 @@ class Input:
 class Kind:
     """A form that was found to fit the signature, ready to make requests of."""
 
-    __slots__ = ("inputs", "rows", "group", "lane", "tenant", "outputs", "name", "dtype", "shape", "size", "sizes")
+    __slots__ = ("inputs", "rows", "group", "sizes", "plain", "terms")
 
     def __init__(self, inputs: list[Input], form: Form, group: bytes | None, sizes: dict[str, int]) -> None:
         self.inputs = inputs
         self.rows = form.rows
         self.group = group
-        self.lane = form.lane
-        self.tenant = form.tenant
-        self.outputs = form.outputs
         self.sizes = sizes
+        self.terms = (form.lane, form.tenant, form.outputs)
         only = inputs[0]
-        self.name, self.dtype, self.shape, self.size = only.name, only.dtype, only.shape, -1
-        """Of the only input, where there is one of plain numbers; else `size` is -1 and `inputs` is to be read."""
-        if len(inputs) == 1 and only.size and only.dtype != "bool":
-            self.size = only.size
+        plain = len(inputs) == 1 and only.size > 0 and only.dtype != "bool"
+        self.plain = (only.size if plain else -1, only.name, only.dtype, only.shape, form.rows, *self.terms)
+        """All that is needed where the only input is plain numbers; else it begins with -1, and `inputs` is read."""
 
 
 class Claims:

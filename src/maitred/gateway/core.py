@@ -10,6 +10,7 @@ import math
 import os
 import socket
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,9 @@ _LIMIT_BYTES: Final = 256 << 20
 """So much may wait for a front that does not read; then it is killed."""
 _MEMO: Final = "hop"
 _ALIGN: Final = 64
+_start_of: Final = attrgetter("start")
+_stop_of: Final = attrgetter("stop")
+_queued_of: Final = attrgetter("queue_seconds")
 _CODES: Final = frozenset({METHOD_NOT_ALLOWED, *(error.code for error in TABLE)})
 _MAX_SEGMENTS: Final = 4096
 
@@ -192,7 +196,12 @@ class Link:
         """The batch whose answers are being put together."""
         self._answers = hop.Answers(msgspec.Raw(), 0, 0.0, 0.0, False, False)
         self._own: _Own | None = None
-        self._owned: list[tuple[hop.Answers, _Own]] = []
+        self._special = False
+        self._numbers: list[int] = []
+        self._results: list[Result] = []
+        """Of that batch, in the order of `_numbers`."""
+        self._lent: dict[int, list[int]] = {}
+        """By number: the front's blocks in which a request's inputs lie."""
         self._control.setblocking(False)
         loop.add_reader(reading, self._read)
 
@@ -230,7 +239,7 @@ class Link:
             if ticket is not None:  # else its answer is on the way
                 ticket.watcher = None
                 ticket.cancel()
-                self._let_go(ticket)
+                self._let_go(ticket, number)
         if frame.done:
             self.done(frame.done)
         for number, code in frame.settled:
@@ -296,40 +305,41 @@ class Link:
         data, rare = asked.data, asked.rare
         special = bool(rare or claims.shared)
         at = place = 0
+        latest = -1
+        parameters = ragged = None
         try:
             for number, kind_number, deadline, received, size, id, trace in zip(
                 asked.numbers, asked.kinds, asked.deadlines, asked.received, asked.sizes, asked.ids, asked.traces,
                 strict=True,
             ):  # fmt: skip
-                kind = kinds[kind_number]
-                blocks: tuple[int, ...] = ()
+                if kind_number != latest:
+                    latest, kind = kind_number, kinds[kind_number]
+                    wanted, name, dtype, shape, rows, lane, tenant, outputs = kind.plain
+                    group = kind.group
                 piece = data[at]
-                if kind.size >= 0 and type(piece) is bytes:
-                    if len(piece) != kind.size:
-                        raise Scribbled(f"sent {len(piece)} bytes for an input of {kind.size}")
-                    inputs = {kind.name: Tensor(kind.dtype, kind.shape, piece)}
+                if type(piece) is bytes and len(piece) == wanted:
+                    inputs = {name: Tensor(dtype, shape, piece)}
                     at += 1
                 else:
                     stop = at + len(kind.inputs)
-                    inputs, blocks = self._inputs(model, claims, kind, data[at:stop])
+                    inputs = self._inputs(model, claims, kind, number, data[at:stop])
                     at = stop
-                group, parameters, ragged = kind.group, None, None
                 if special:
                     group, parameters, ragged = self._rare(claims, kind, inputs, rare.get(place))
-                place += 1
+                    place += 1
                 if number in tickets:
                     raise Scribbled("used a number twice")
                 ticket = submit(
                     Hopped(
-                        inputs, kind.rows, group, deadline, kind.lane, kind.tenant, id, trace, "", parameters,
-                        kind.outputs, size, received, ragged, number, model, blocks,
+                        inputs, rows, group, deadline, lane, tenant, id, trace, "", parameters, outputs, size, received,
+                        ragged, number, model,
                     )
                 )  # fmt: skip
-                if ticket.ended or ticket.watcher is not None:
-                    self._ended_at_once(ticket, number)
+                tickets[number] = ticket
+                if ticket.ended:
+                    self.ended(ticket)
                 else:
                     ticket.watcher = self
-                    tickets[number] = ticket
         except (KeyError, IndexError):
             raise Scribbled("sent requests of a form that it has not described, or without their elements") from None
         if at != len(data):
@@ -342,18 +352,20 @@ class Link:
         return (group, None, None) if rare is None else (group, rare.parameters, claims.ragged(kind, rare))
 
     def _inputs(
-        self, model: CoreModel, claims: Claims, kind: Kind, pieces: list[Any]
-    ) -> tuple[dict[str, Tensor], tuple[int, ...]]:
-        """The inputs of a request of any kind, and the blocks in which they lie. Raises Scribbled."""
+        self, model: CoreModel, claims: Claims, kind: Kind, number: int, pieces: list[Any]
+    ) -> dict[str, Tensor]:
+        """The inputs of a request of any kind; the blocks in which they lie are kept for it. Raises Scribbled."""
         if len(pieces) != len(kind.inputs):
             raise Scribbled("sent requests without their elements")
         inputs = {
             item.name: claims.tensor(item, piece, self._view) for item, piece in zip(kind.inputs, pieces, strict=True)
         }
-        blocks = tuple([hop.Place.read(piece).block for piece in pieces if type(piece) is msgspec.msgpack.Ext])
-        if blocks and model.copies:
-            inputs = {name: tensor.owned() for name, tensor in inputs.items()}
-        return inputs, blocks
+        blocks = [hop.Place.read(piece).block for piece in pieces if type(piece) is msgspec.msgpack.Ext]
+        if blocks:
+            self._lent[number] = blocks
+            if model.copies:
+                inputs = {name: tensor.owned() for name, tensor in inputs.items()}
+        return inputs
 
     def _view(self, place: hop.Place) -> memoryview:
         """The front's memory that a place names. Raises Scribbled."""
@@ -391,41 +403,33 @@ class Link:
         request: Any = ticket.request
         number = request.number
         del self.tickets[number]
-        if request.blocks:
-            self._let_go(ticket)
-        error = ticket.error
-        if error is not None:
-            self._say_error(number, error)
+        if self._lent:
+            self._let_go(ticket, number)
+        if ticket.error is not None:
+            self._say_error(number, ticket.error)
             return
         result: Result = ticket.result  # type: ignore[assignment]
-        batch = result.batch
-        if batch is not self._batch:
-            failure = self._begin(batch, result, request)
+        if result.batch is not self._batch:
+            failure = self._begin(result, request)
             if failure is not None:
-                self._fail_ticket(ticket, batch, number, failure)
+                self._fail_ticket(ticket, result.batch, number, failure)
                 return
-        answers = self._answers
-        if answers.doubtful:
+        if self._special:
+            result = self._specially(ticket, result, request)
+        self._numbers.append(number)
+        self._results.append(result)
+
+    def _specially(self, ticket: Ticket, result: Result, request: Hopped) -> Result:
+        """See to an answer that is large, or of which the front has to tell whether it could be written."""
+        batch = result.batch
+        if self._answers.doubtful:
             ticket.error = _TO_BE_TOLD
             batch.unwritten.append(ticket)
             served = request.model.served
-            self._unsettled[number] = (served.name, served.version, ticket.submitted_at)
+            self._unsettled[request.number] = (served.name, served.version, ticket.submitted_at)
         if self._own is None:
-            answers.starts.append(result.start)
-            answers.stops.append(result.stop)
-        else:
-            start, stop = self._own.add(result)
-            answers.starts.append(start)
-            answers.stops.append(stop)
-        answers.numbers.append(number)
-        answers.queued.append(result.queue_seconds)
-
-    def _ended_at_once(self, ticket: Ticket, number: int) -> None:
-        """A request that was refused at the door, or answered there."""
-        if ticket.watcher is not None:
-            raise RuntimeError("an endpoint gave back a ticket that somebody watches")
-        self.tickets[number] = ticket
-        self.ended(ticket)
+            return result
+        return Result(batch, *self._own.add(result), result.whole, result.queue_seconds)
 
     def _say_error(self, number: int, error: MaitredError) -> None:
         self._says.errors.append((number, error.code, error.message, error.retry_after_seconds))
@@ -438,9 +442,10 @@ class Link:
         batch.unwritten.append(ticket)
         self._say_error(number, error)
 
-    def _begin(self, batch: Outputs, result: Result, request: Any) -> MaitredError | None:
+    def _begin(self, result: Result, request: Hopped) -> MaitredError | None:
         """Put the answers of another batch together; why that cannot be done, or None."""
-        self._batch = None
+        self._settle()
+        batch = result.batch
         try:
             packed = batch.memo.get(_MEMO)
             if packed is None:
@@ -454,25 +459,43 @@ class Link:
         except Exception:
             log.exception("the answers of a batch could not be put together")
             return defect()
-        self._batch, self._own = batch, own
-        self._answers = answers = hop.Answers(
+        self._batch, self._own, self._special = batch, own, doubtful or own is not None
+        self._answers = hop.Answers(
             tensors or msgspec.Raw(), batch.rows, batch.model_seconds, batch.batch_seconds, result.whole, doubtful
         )
-        self._says.answers.append(answers)
-        if own is not None:
-            self._owned.append((answers, own))
+        self._numbers, self._results = self._answers.numbers, []
         if not self._scheduled:
             self.turn_soon()
         return None
 
-    def _let_go(self, ticket: Ticket) -> None:
+    def _settle(self) -> None:
+        """The answers of the batch that was last begun are complete."""
+        if self._batch is None:
+            return
+        answers, own, results = self._answers, self._own, self._results
+        self._batch = self._own = None
+        answers.starts, answers.stops = list(map(_start_of, results)), list(map(_stop_of, results))
+        answers.queued = list(map(_queued_of, results))
+        self._results = []
+        if own is not None:
+            try:
+                answers.tensors, answers.rows = own.tensors(self), own.rows
+            except NoMemory as error:
+                log.error("answers were lost on their way to a front: %s", error)
+                for number in answers.numbers:
+                    self._say_error(number, NoReplica("there was no memory for this answer; send the request again"))
+                return
+        self._says.answers.append(answers)
+
+    def _let_go(self, ticket: Ticket, number: int) -> None:
         """Nobody reads this request's inputs in the front's memory any more."""
-        request: Any = ticket.request
-        if not request.blocks:
+        blocks = self._lent.pop(number, None)
+        if blocks is None:
             return
         if ticket.attempts:  # its fingerprint may be wanted once more, should it have lost a replica
+            request = ticket.request
             request.inputs = {name: tensor.owned() for name, tensor in request.inputs.items()}
-        self._says.freed += request.blocks
+        self._says.freed += blocks
         if not self._scheduled:
             self.turn_soon()
 
@@ -488,17 +511,8 @@ class Link:
         self._scheduled = False
         if self._closed:
             return
+        self._settle()
         says, self._says = self._says, hop.FromCore()
-        self._batch = self._own = None
-        for answers, own in self._owned:
-            try:
-                answers.tensors, answers.rows = own.tensors(self), own.rows
-            except NoMemory as error:
-                log.error("answers were lost on their way to a front: %s", error)
-                lost = NoReplica("there was no memory for this answer; send the request again")
-                says.errors += [(number, lost.code, lost.message, None) for number in answers.numbers]
-                says.answers.remove(answers)
-        self._owned.clear()
         says.least, says.elsewhere = self.least, self.elsewhere
         try:
             self._writer.send(hop.encode(says))
@@ -585,7 +599,7 @@ class Link:
         for model, version, submitted_at in self._unsettled.values():
             self._listener(RequestEnded(model, version, "cancelled", self._clock() - submitted_at))
         self._unsettled.clear()
-        self._owned.clear()
+        self._lent.clear()
         self._batch = self._own = None
         self._maps.clear()  # a request that still runs keeps what it looks at
         self._blocks.clear()

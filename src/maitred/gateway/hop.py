@@ -226,5 +226,3 @@ class Hopped(Request, eq=False, gc=False):
     number: int = 0
     model: Any = None
     """The `CoreModel` that it is for."""
-    blocks: tuple[int, ...] = ()
-    """Memory of the front in which its inputs lie."""
