@@ -189,11 +189,19 @@ class Fronts:
 
     async def shown(self, within_seconds: float = 1.0) -> None:
         """Wait until every front shows the newest state, or the time is up."""
-        end = self._clock() + within_seconds
-        while any(link.ready and link.seen < self._snapshots for link in self._links()) and self._clock() < end:
-            self._came.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), max(0.0, end - self._clock()))
+        await self._until(
+            lambda: all(link.seen >= self._snapshots for link in self._links() if link.ready), within_seconds
+        )
+
+    async def _until(self, what: Callable[[], bool], within_seconds: float) -> None:
+        """Wait until the fronts have said enough for this, or the time is up."""
+        try:
+            async with asyncio.timeout(within_seconds):  # `wait_for` may swallow a cancellation
+                while not what():
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return
 
     def begin_drain(self) -> None:
         """From now on answers say `Connection: close`; new connections are still taken."""
@@ -205,11 +213,9 @@ class Fronts:
         for link in self._links():
             link.left = -1
             link.stop(within_seconds)
-        end = self._clock() + within_seconds + self._settings.exit_seconds
-        while any(link.left < 0 for link in self._links()) and self._clock() < end:
-            self._came.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), max(0.0, end - self._clock()))
+        await self._until(
+            lambda: all(link.left >= 0 for link in self._links()), within_seconds + self._settings.exit_seconds
+        )
         if self._listening is not None:
             self._listening.close()
             self._listening = None
