@@ -1,10 +1,11 @@
 """The hop without processes: one side of it at a time, over prepared frames, to be timed or counted by callgrind.
 
-    python bench/hop.py core --requests 100000          # CPU-us a request
-    python bench/hop.py count                           # instructions a request of each side (needs valgrind)
+    python bench/hop.py time           # CPU-us a request of each side
+    python bench/hop.py count          # instructions a request of each side (needs valgrind, takes minutes)
 
 `pool` is the pool alone, asked in its own process; `core` is the same asked by a front's frames, so that the
 difference is what the hop costs the core. `front` is a front's share: submitting, writing frames, ending tickets.
+What only the bench does (making requests and frames, reading the other side's) runs alone too, and is taken off.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import uvloop
 
 from maitred.deployment.router import Served
 from maitred.endpoint import Ticket
@@ -41,7 +43,7 @@ from maitred.scheduling.dispatcher import DispatchSettings
 
 SIGNATURE = Signature({"x": "float32[n, 4]"}, {"y": "float32[n, 3]"})
 ROW = np.ones((1, 4), np.float32).tobytes()
-BATCH = 64
+BATCH = int(os.environ.get("BENCH_BATCH", "64"))
 
 
 class Copy:
@@ -106,23 +108,19 @@ def a_request(at: int, now: float) -> Request:
     )  # fmt: skip
 
 
-async def pool_side(requests: int) -> float:
-    """CPU seconds of a pool that is asked BATCH requests a turn; making the requests is not counted."""
+async def pool_side(requests: int) -> None:
+    """A pool that is asked BATCH requests a turn."""
     watcher = Watcher()
     pool, _ = pool_of(watcher)
     await asyncio.sleep(0.01)
-    spent = 0.0
     for start in range(0, requests, BATCH):
         now = time.monotonic()
         made = [a_request(at, now) for at in range(start, start + BATCH)]
         wanted = watcher.ends + BATCH
-        before = time.process_time()
         for request in made:
             pool.submit(request).watch(watcher)
         while watcher.ends < wanted:
             await asyncio.sleep(0)
-        spent += time.process_time() - before
-    return spent
 
 
 def pipes() -> tuple[int, int, int, int]:
@@ -131,8 +129,8 @@ def pipes() -> tuple[int, int, int, int]:
     return to_front, from_core, to_core, from_front
 
 
-async def core_side(requests: int) -> float:
-    """CPU seconds of the same pool and of the link that asks it; frames are made and read outside of the count."""
+async def core_side(requests: int) -> None:
+    """The same pool, and the link that asks it."""
     pool, description = pool_of(Watcher())
     served = Served("m", "1", description)
     served.endpoint = pool
@@ -142,7 +140,6 @@ async def core_side(requests: int) -> float:
     link = Link({1: CoreModel(1, served, False)}, to_core, from_core, control, loop, nobody)
     reader = FrameReader(to_front)
     await asyncio.sleep(0.01)
-    spent = 0.0
     form = hop.Form(1, (("x", "float32", (1, 4)),), 1, True, NORMAL, "", None)
     for start in range(0, requests, BATCH):
         now = time.monotonic()
@@ -154,40 +151,33 @@ async def core_side(requests: int) -> float:
         data = hop.encode(hop.FromFront(0, [asked]))
         os.write(from_front, len(data).to_bytes(4, "little") + data)
         left = BATCH
-        before = time.process_time()
         await asyncio.sleep(0)
         while left or link.tickets:
             await asyncio.sleep(0)
             if link.tickets:
                 continue
-            spent += time.process_time() - before
             reader.fill()
             while (view := reader.frame()) is not None:
                 left -= sum(len(batch.numbers) for batch in hop.read_core(view).answers)
-            before = time.process_time()
     link.close()
-    return spent
 
 
-async def front_side(requests: int) -> float:
-    """CPU seconds of a front's endpoint; the core's answers are made outside of the count."""
+async def front_side(requests: int) -> None:
+    """A front's endpoint, answered by frames."""
     to_front, from_core, to_core, from_front = pipes()
     control, _other = socket.socketpair()
     front = Front(FrameReader(to_front), from_front, control, asyncio.get_running_loop())
     remote = Remote(1, "m", "1", front)
     reader = FrameReader(to_core)
     watcher = Watcher()
-    spent = 0.0
     tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
     rows = list(range(BATCH + 1))
     for start in range(0, requests, BATCH):
         now = time.monotonic()
         made = [a_request(at, now) for at in range(start, start + BATCH)]
-        before = time.process_time()
         for request in made:
             remote.submit(request).watch(watcher)
         await asyncio.sleep(0)
-        spent += time.process_time() - before
         numbers = list(front.tickets)
         reader.fill()
         while reader.frame() is not None:
@@ -195,16 +185,13 @@ async def front_side(requests: int) -> float:
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, numbers, rows[:-1], rows[1:], [1e-4] * BATCH)
         data = hop.encode(hop.FromCore([answers]))
         os.write(from_core, len(data).to_bytes(4, "little") + data)
-        before = time.process_time()
         while front.tickets:
             await asyncio.sleep(0)
-        spent += time.process_time() - before
     front.close()
-    return spent
 
 
-async def made_side(requests: int) -> float:
-    """What making and reading the frames costs in `core`, alone: to be taken off a count of instructions."""
+async def made_side(requests: int) -> None:
+    """What making and reading the frames costs in `core`, alone."""
     to_front, from_core, _, _ = pipes()
     reader = FrameReader(to_front)
     tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
@@ -223,17 +210,38 @@ async def made_side(requests: int) -> float:
         reader.fill()
         while (view := reader.frame()) is not None:
             hop.read_core(view)
-    return 0.0
 
 
-async def asked_side(requests: int) -> float:
+async def asked_side(requests: int) -> None:
     """What making requests costs in `pool` and `front`, alone."""
     for at in range(requests):
         a_request(at, time.monotonic())
-    return 0.0
 
 
-SIDES = {"pool": pool_side, "core": core_side, "front": front_side, "made": made_side, "asked": asked_side}
+async def answered_side(requests: int) -> None:
+    """What making requests, and the core's answers to them, costs in `front`, alone."""
+    to_front, from_core, _, _ = pipes()
+    reader = FrameReader(to_front)
+    tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
+    rows = list(range(BATCH + 1))
+    for start in range(0, requests, BATCH):
+        now = time.monotonic()
+        for at in range(start, start + BATCH):
+            a_request(at, now)
+        answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, rows[1:], rows[:-1], rows[1:], [1e-4] * BATCH)
+        data = hop.encode(hop.FromCore([answers]))
+        os.write(from_core, len(data).to_bytes(4, "little") + data)
+        reader.fill()
+        while reader.frame() is not None:
+            pass
+
+
+SIDES = {
+    "pool": pool_side, "asked": asked_side, "core": core_side, "made": made_side, "front": front_side,
+    "answered": answered_side,
+}  # fmt: skip
+ALONE = {"pool": "asked", "core": "made", "front": "answered"}
+"""What is taken off each side."""
 
 
 def counted(side: str, requests: int) -> int:
@@ -249,29 +257,43 @@ def counted(side: str, requests: int) -> int:
     return int(found[1])
 
 
+def play(side: str, requests: int, loop: str) -> float:
+    """CPU seconds of a run of one side."""
+    before = time.process_time()
+    if loop == "uvloop":
+        uvloop.run(SIDES[side](requests))
+    else:
+        asyncio.run(SIDES[side](requests))
+    return time.process_time() - before
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=(*SIDES, "count"))
-    parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("what", choices=("time", "count", *SIDES))
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     options = parser.parse_args()
-    if options.side == "count":
-        few, many = 64 * 40, 64 * 140
-        each = {side: (counted(side, many) - counted(side, few)) / (many - few) for side in SIDES}
-        pool, core = each["pool"] - each["asked"], each["core"] - each["made"]
-        print(f"instructions a request, {BATCH} a batch: pool alone {pool:.0f}, core with the hop {core:.0f}", end="")
-        print(f" (the hop: {core - pool:.0f}), front's share of the hop {each['front'] - each['asked']:.0f}")
-        return 0
     gc.freeze()
-    requests = options.requests or 200_000
-    work = SIDES[options.side](requests)
-    if options.loop == "uvloop":
-        import uvloop
-
-        spent = uvloop.run(work)
+    if options.what in SIDES:
+        play(options.what, options.requests, options.loop)
+        return 0
+    if options.what == "count":
+        few, many = BATCH * 40, BATCH * 140
+        each = {side: (counted(side, many) - counted(side, few)) / (many - few) for side in SIDES}
+        unit, digits = "instructions", 0
     else:
-        spent = asyncio.run(work)
-    print(f"{options.side}: {spent * 1e6 / requests:.2f} CPU-us a request")
+        runs = [
+            {side: play(side, options.requests, options.loop) * 1e6 / options.requests for side in SIDES}
+            for _ in range(options.runs)
+        ]
+        each = {side: min(run[side] for run in runs) for side in SIDES}
+        unit, digits = "CPU-us", 2
+    pool, core, front = (each[side] - each[alone] for side, alone in ALONE.items())
+    print(
+        f"{unit} a request, {BATCH} a batch: the pool alone {pool:.{digits}f}; the core {core:.{digits}f}, of which the "
+        f"hop {core - pool:.{digits}f}; a front's share of the hop {front:.{digits}f}"
+    )
     return 0
 
 

@@ -303,7 +303,8 @@ class House:
         """A model's place in the router, and the pool behind it."""
         replicas, pool_settings = model.replicas, model.pool
         kind: Kind = "process" if replicas.kind == "auto" else replicas.kind
-        threads = replicas.threads_each(processors())
+        fronts = self.settings.fronts if self.settings.fronts > 1 else 0
+        threads = replicas.threads_each(processors() - fronts)
         source = Source(
             path=model.source,
             name=model.name,

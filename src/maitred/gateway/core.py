@@ -23,19 +23,18 @@ from maitred.errors import TABLE, MaitredError, ModelFault, NoReplica
 from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded
 from maitred.gateway import hop
 from maitred.gateway.answers import defect, log
+from maitred.gateway.carried import OwnRows, packed
 from maitred.gateway.claims import Claims, Kind, Scribbled
 from maitred.gateway.hop import INLINE_BYTES, Hopped
 from maitred.messages import Chunk, Outputs, Ragged, Result, Tensor
 from maitred.replica import channel
 from maitred.replica.channel import Broken
 from maitred.replica.frames import Clogged, FrameReader, FrameWriter
-from maitred.replica.layout import raw
 from maitred.replica.memory import Arena, Block, NoMemory
 
 _LIMIT_BYTES: Final = 256 << 20
 """So much may wait for a front that does not read; then it is killed."""
 _MEMO: Final = "hop"
-_ALIGN: Final = 64
 _start_of: Final = attrgetter("start")
 _stop_of: Final = attrgetter("stop")
 _queued_of: Final = attrgetter("queue_seconds")
@@ -81,68 +80,6 @@ class CoreModel:
         served = self.served
         known = None if served.description is None else served.description.encode()
         return hop.Told(self.number, served.name, served.version, served.state, served.reason, known)
-
-
-class _Own:
-    """A batch's outputs that are too large for the pipe: the rows that belong to one front, in a block of memory."""
-
-    __slots__ = ("rows", "whole", "_names", "_lists", "_at", "_block", "_number")
-
-    def __init__(self, outputs: Outputs, link: Link) -> None:
-        """Raises NoMemory."""
-        self.rows = 0
-        self.whole = False
-        self._names: list[tuple[str, Any, tuple[int, ...]]] = []
-        self._lists: dict[str, list[Any]] = {}
-        self._at: dict[str, tuple[int, int]] = {}
-        end = 0
-        for name, tensor in outputs.tensors.items():
-            self._names.append((name, tensor.dtype, tensor.shape))
-            if isinstance(tensor.data, list):
-                self._lists[name] = []
-            else:
-                self._at[name] = (end, 0)
-                end = (end + memoryview(raw(tensor.data)).nbytes + _ALIGN - 1) & -_ALIGN
-        self._number = 0
-        self._block: Block | None = None
-        if end:
-            self._number, self._block = link.take(end)
-
-    def add(self, result: Result) -> tuple[int, int]:
-        """Copy one caller's rows; where they lie among these."""
-        self.whole = result.whole
-        start = self.rows
-        for name, tensor in result.tensors().items():
-            if isinstance(tensor.data, list):
-                self._lists[name] += tensor.data
-            elif self._block is not None:
-                begin, filled = self._at[name]
-                data = memoryview(raw(tensor.data)).cast("B")
-                at = self._block.offset + begin + filled
-                self._block.map[at : at + len(data)] = data
-                self._at[name] = (begin, filled + len(data))
-        self.rows += result.stop - result.start
-        return start, self.rows
-
-    def tensors(self, link: Link) -> msgspec.Raw:
-        """As they travel. Raises NoMemory."""
-        told: list[tuple[str, str, tuple[int, ...], Any]] = []
-        number = self._number
-        for name, dtype, shape in self._names:
-            shape = shape if self.whole else (self.rows, *shape[1:])
-            if name in self._lists:
-                data: Any = link.listed(self._lists[name])
-            elif not math.prod(shape) or self._block is None:
-                data = b""
-            else:
-                begin, filled = self._at[name]
-                block = self._block
-                data = hop.Place(number, block.segment.id, block.offset + begin, filled).packed()
-                number = 0  # told once for all of them
-            told.append((name, dtype, shape, data))
-        if number:
-            link.done([number])
-        return msgspec.Raw(hop.encode(told))
 
 
 class Link:
@@ -195,7 +132,7 @@ class Link:
         self._batch: Outputs | None = None
         """The batch whose answers are being put together."""
         self._answers = hop.Answers(msgspec.Raw(), 0, 0.0, 0.0, False, False)
-        self._own: _Own | None = None
+        self._own: OwnRows | None = None
         self._special = False
         self._numbers: list[int] = []
         self._results: list[Result] = []
@@ -286,12 +223,19 @@ class Link:
         if len(kinds) > 2 * hop.MAX_FORMS:
             raise Scribbled("sent more forms than it may")
         count = len(asked.numbers)
-        columns = (asked.kinds, asked.deadlines, asked.received, asked.sizes, asked.ids, asked.traces)
-        if any(len(column) != count for column in columns):
+        received, sizes = asked.received, asked.sizes
+        if (
+            not count
+            == len(asked.kinds)
+            == len(asked.deadlines)
+            == len(received)
+            == len(sizes)
+            == len(asked.ids)
+            == len(asked.traces)
+        ):
             raise Scribbled("sent columns of different lengths")
         if not count:
             return
-        received, sizes = asked.received, asked.sizes
         # a deadline that is no number would stand in the queue's way for ever; the sum tells
         if not (min(sizes) >= 0 and min(received) >= 0 and max(received) <= self._clock()) or math.isnan(
             sum(asked.deadlines)
@@ -447,11 +391,11 @@ class Link:
         self._settle()
         batch = result.batch
         try:
-            packed = batch.memo.get(_MEMO)
-            if packed is None:
-                packed = batch.memo[_MEMO] = (_packed(batch), request.model.claims.doubtful(batch))
-            tensors, doubtful = packed
-            own = None if tensors is not None else _Own(batch, self)
+            known = batch.memo.get(_MEMO)
+            if known is None:
+                known = batch.memo[_MEMO] = (packed(batch), request.model.claims.doubtful(batch))
+            tensors, doubtful = known
+            own = None if tensors is not None else OwnRows(batch, self)
         except NoMemory:
             return NoReplica("there was no memory for this answer; send the request again")
         except UnicodeEncodeError:
@@ -482,6 +426,7 @@ class Link:
                 answers.tensors, answers.rows = own.tensors(self), own.rows
             except NoMemory as error:
                 log.error("answers were lost on their way to a front: %s", error)
+                own.give_back(self)
                 for number in answers.numbers:
                     self._say_error(number, NoReplica("there was no memory for this answer; send the request again"))
                 return
@@ -604,23 +549,3 @@ class Link:
         self._maps.clear()  # a request that still runs keeps what it looks at
         self._blocks.clear()
         self._arena.close()
-
-
-def _packed(outputs: Outputs) -> msgspec.Raw | None:
-    """A batch's outputs for the pipe; None where they are too large. Raises UnicodeEncodeError."""
-    room = INLINE_BYTES
-    told: list[tuple[str, str, tuple[int, ...], Any]] = []
-    for name, tensor in outputs.tensors.items():
-        data: Any = tensor.data
-        if isinstance(data, list):
-            data = msgspec.Raw(hop.encode(data))
-            room -= len(memoryview(data))
-        else:
-            data = memoryview(raw(data))
-            room -= data.nbytes
-            if not data.nbytes:
-                data = b""
-        if room < 0:
-            return None
-        told.append((name, tensor.dtype, tensor.shape, data))
-    return msgspec.Raw(hop.encode(told))

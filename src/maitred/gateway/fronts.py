@@ -214,7 +214,8 @@ class Fronts:
             link.left = -1
             link.stop(within_seconds)
         await self._until(
-            lambda: all(link.left >= 0 for link in self._links()), within_seconds + self._settings.exit_seconds
+            lambda: all(link.left >= 0 for link in self._links() if link.ready),
+            within_seconds + self._settings.exit_seconds,
         )
         if self._listening is not None:
             self._listening.close()
