@@ -249,7 +249,7 @@ def counted(side: str, requests: int) -> int:
     out = Path(tempfile.mkdtemp(prefix="bench-hop-")) / "out"
     subprocess.run(
         ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", sys.executable, __file__, side, "--requests",
-         str(requests), "--loop", "asyncio"],
+         str(requests)],
         check=True, capture_output=True,
     )  # fmt: skip
     found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.MULTILINE)
