@@ -78,13 +78,23 @@ class Copy:
 
 
 class Watcher:
+    """Waits for the ends of BATCH tickets, without turning the loop for nothing."""
+
     def __init__(self) -> None:
-        self.ends = 0
+        self.left = 0
+        self.all = asyncio.get_running_loop().create_future()
+
+    def expect(self) -> asyncio.Future[None]:
+        self.left = BATCH
+        self.all = asyncio.get_running_loop().create_future()
+        return self.all
 
     def piece(self, ticket: Ticket, chunk: Any) -> None: ...
 
     def ended(self, ticket: Ticket) -> None:
-        self.ends += 1
+        self.left -= 1
+        if not self.left:
+            self.all.set_result(None)
 
     def changed(self, *told: Any) -> None: ...
 
@@ -116,11 +126,34 @@ async def pool_side(requests: int) -> None:
     for start in range(0, requests, BATCH):
         now = time.monotonic()
         made = [a_request(at, now) for at in range(start, start + BATCH)]
-        wanted = watcher.ends + BATCH
+        ended = watcher.expect()
         for request in made:
             pool.submit(request).watch(watcher)
-        while watcher.ends < wanted:
-            await asyncio.sleep(0)
+        await ended
+
+
+class Readable:
+    """Waits for frames on a pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self._reader = FrameReader(fd)
+        self._loop = asyncio.get_running_loop()
+        self._came = self._loop.create_future()
+        self._loop.add_reader(fd, self._read)
+        self.frames: list[bytes] = []
+
+    def _read(self) -> None:
+        self._reader.fill()
+        while (view := self._reader.frame()) is not None:
+            self.frames.append(bytes(view))
+        if self.frames and not self._came.done():
+            self._came.set_result(None)
+
+    async def wait(self) -> list[bytes]:
+        await self._came
+        self._came = self._loop.create_future()
+        frames, self.frames = self.frames, []
+        return frames
 
 
 def pipes() -> tuple[int, int, int, int]:
@@ -138,7 +171,7 @@ async def core_side(requests: int) -> None:
     control, _other = socket.socketpair()
     loop = asyncio.get_running_loop()
     link = Link({1: CoreModel(1, served, False)}, to_core, from_core, control, loop, nobody)
-    reader = FrameReader(to_front)
+    reader = Readable(to_front)
     await asyncio.sleep(0.01)
     form = hop.Form(1, (("x", "float32", (1, 4)),), 1, True, NORMAL, "", None)
     for start in range(0, requests, BATCH):
@@ -151,14 +184,9 @@ async def core_side(requests: int) -> None:
         data = hop.encode(hop.FromFront(0, [asked]))
         os.write(from_front, len(data).to_bytes(4, "little") + data)
         left = BATCH
-        await asyncio.sleep(0)
-        while left or link.tickets:
-            await asyncio.sleep(0)
-            if link.tickets:
-                continue
-            reader.fill()
-            while (view := reader.frame()) is not None:
-                left -= sum(len(batch.numbers) for batch in hop.read_core(view).answers)
+        while left:
+            for frame in await reader.wait():
+                left -= sum(len(batch.numbers) for batch in hop.read_core(frame).answers)
     link.close()
 
 
@@ -168,32 +196,29 @@ async def front_side(requests: int) -> None:
     control, _other = socket.socketpair()
     front = Front(FrameReader(to_front), from_front, control, asyncio.get_running_loop())
     remote = Remote(1, "m", "1", front)
-    reader = FrameReader(to_core)
+    reader = Readable(to_core)
     watcher = Watcher()
     tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
     rows = list(range(BATCH + 1))
     for start in range(0, requests, BATCH):
         now = time.monotonic()
         made = [a_request(at, now) for at in range(start, start + BATCH)]
+        ended = watcher.expect()
         for request in made:
             remote.submit(request).watch(watcher)
-        await asyncio.sleep(0)
         numbers = list(front.tickets)
-        reader.fill()
-        while reader.frame() is not None:
-            pass
+        await reader.wait()
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, numbers, rows[:-1], rows[1:], [1e-4] * BATCH)
         data = hop.encode(hop.FromCore([answers]))
         os.write(from_core, len(data).to_bytes(4, "little") + data)
-        while front.tickets:
-            await asyncio.sleep(0)
+        await ended
     front.close()
 
 
 async def made_side(requests: int) -> None:
     """What making and reading the frames costs in `core`, alone."""
     to_front, from_core, _, _ = pipes()
-    reader = FrameReader(to_front)
+    reader = Readable(to_front)
     tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
     rows = list(range(BATCH + 1))
     for start in range(0, requests, BATCH):
@@ -207,9 +232,8 @@ async def made_side(requests: int) -> None:
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, numbers, rows[:-1], rows[1:], [1e-4] * BATCH)
         data = hop.encode(hop.FromCore([answers]))
         os.write(from_core, len(data).to_bytes(4, "little") + data)
-        reader.fill()
-        while (view := reader.frame()) is not None:
-            hop.read_core(view)
+        for frame in await reader.wait():
+            hop.read_core(frame)
 
 
 async def asked_side(requests: int) -> None:
@@ -221,7 +245,7 @@ async def asked_side(requests: int) -> None:
 async def answered_side(requests: int) -> None:
     """What making requests, and the core's answers to them, costs in `front`, alone."""
     to_front, from_core, _, _ = pipes()
-    reader = FrameReader(to_front)
+    reader = Readable(to_front)
     tensors = msgspec.Raw(hop.encode([("y", "float32", (BATCH, 3), np.ones((BATCH, 3), np.float32))]))
     rows = list(range(BATCH + 1))
     for start in range(0, requests, BATCH):
@@ -231,9 +255,7 @@ async def answered_side(requests: int) -> None:
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, rows[1:], rows[:-1], rows[1:], [1e-4] * BATCH)
         data = hop.encode(hop.FromCore([answers]))
         os.write(from_core, len(data).to_bytes(4, "little") + data)
-        reader.fill()
-        while reader.frame() is not None:
-            pass
+        await reader.wait()
 
 
 SIDES = {

@@ -32,27 +32,31 @@ class Accepting:
         self._protocol = protocol
         self._ahead = ahead
         self._paused: asyncio.TimerHandle | None = None
-        self._generous = True
-        """The next connection may be left to others, once."""
         self._opening: set[asyncio.Task[object]] = set()
         self._closed = False
         listening.setblocking(False)
         self._watch()
 
     def _watch(self) -> None:
-        self._paused = None
         self._loop.add_reader(self._listening.fileno(), self._readable)
 
     def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._listening.fileno())
-        self._paused = self._loop.call_later(seconds, self._watch)
+        self._paused = self._loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Take what nobody else has taken meanwhile, one connection of it, and watch again."""
+        self._paused = None
+        self._watch()
+        self._take()
 
     def _readable(self) -> None:
-        if self._generous and self._ahead():
-            self._generous = False  # whoever else is idle has it by then; if nobody does, it is taken here
-            self._pause(PAUSE_SECONDS)
-            return
-        self._generous = True
+        if self._ahead():
+            self._pause(PAUSE_SECONDS)  # whoever else is idle has it by then
+        else:
+            self._take()
+
+    def _take(self) -> None:
         try:
             connection, _ = self._listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # another was quicker, or it has gone
