@@ -79,7 +79,7 @@ class CoreModel:
     def told(self) -> hop.Told:
         served = self.served
         known = None if served.description is None else served.description.encode()
-        return hop.Told(self.number, served.name, served.version, served.state, served.reason, known)
+        return hop.Told(self.number, served.name, served.version, served.state, hop.clean(served.reason), known)
 
 
 class Link:
@@ -376,7 +376,7 @@ class Link:
         return Result(batch, *self._own.add(result), result.whole, result.queue_seconds)
 
     def _say_error(self, number: int, error: MaitredError) -> None:
-        self._says.errors.append((number, error.code, error.message, error.retry_after_seconds))
+        self._says.errors.append((number, error.code, hop.clean(error.message), error.retry_after_seconds))
         if not self._scheduled:
             self.turn_soon()
 
@@ -463,6 +463,9 @@ class Link:
             self._writer.send(hop.encode(says))
         except Clogged as error:
             self._fail(str(error))
+        except Exception:  # a defect of ours; those who wait for these answers must not wait for ever
+            log.exception("a front could not be told what was due")
+            self._fail("was owed what the line before tells of")
 
     def greet(self, hello: hop.Hello) -> None:
         """Say the first words."""

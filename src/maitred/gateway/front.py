@@ -16,7 +16,7 @@ import numpy as np
 
 from maitred import host
 from maitred.endpoint import Ticket
-from maitred.errors import Draining, MaitredError, NoReplica, QueueFull, ReplicaLost
+from maitred.errors import Draining, Internal, MaitredError, NoReplica, QueueFull, ReplicaLost
 from maitred.events import Event, RequestEnded
 from maitred.gateway import hop
 from maitred.gateway.answers import defect, log
@@ -296,6 +296,17 @@ class Front:
             self._writer.send(hop.encode(frame))
         except Clogged:
             self._gone()
+        except Exception:
+            log.exception("requests could not be carried to the core")
+            for part in frame.asked:
+                self._fail(part.numbers)
+
+    def _fail(self, numbers: list[int]) -> None:
+        """A defect has struck these requests: their callers must not wait for ever."""
+        for number in numbers:
+            if (ticket := self.tickets.pop(number, None)) is not None:
+                ticket.owner.forget()  # type: ignore[union-attr]
+                ticket.fail(defect())
 
     def refusal(self) -> MaitredError:
         """Why nothing is taken now."""
@@ -408,9 +419,10 @@ class Front:
                 self._answer(answers)
             except Exception:
                 log.exception("the answers of a batch could not be read")
-                for number in answers.numbers:
-                    if (ticket := self.tickets.pop(number, None)) is not None:
-                        ticket.fail(defect())
+                self._fail(answers.numbers)
+                if answers.doubtful:
+                    self._says.settled += [(number, Internal.code) for number in answers.numbers]
+                    self.turn_soon()
         for number, code, message, retry in frame.errors:
             ticket = self.tickets.pop(number, None)
             if ticket is not None:

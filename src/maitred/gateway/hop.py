@@ -220,6 +220,11 @@ def error_of(code: str, message: str, retry_after_seconds: float | None) -> Mait
     return _CLASSES.get(code, Internal)(message, retry_after_seconds=retry_after_seconds)
 
 
+def clean(text: str) -> str:
+    """Text that UTF-8 can hold: a model's own words may be anything."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class Hopped(Request, eq=False, gc=False):
     """A request that came from a front."""
 
