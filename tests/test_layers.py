@@ -20,7 +20,7 @@ RANK = {
     "deployment": 4,
     **dict.fromkeys("rollout scaler".split(), 5),
     **dict.fromkeys("embed gateway jobs batch stream".split(), 6),
-    **dict.fromkeys("cli console manifests assemble".split(), 7),
+    **dict.fromkeys("cli console manifests assemble assemble_front".split(), 7),
     "": 8,  # maitred/__init__.py: the public names
     "__main__": 8,
 }
@@ -48,6 +48,7 @@ RULES = {
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "pool.kinds", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
     "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",
+    "gateway.claims",
     "jobs.states", "stream.windows", "planner.arrivals", "planner.service_times", "planner.simulate",
     "planner.capacity", "client.retry", "client.breaker", "client.hedge", "client.balance",
     "loadtest.answer", "loadtest.arrivals", "loadtest.bodies", "loadtest.checks", "loadtest.heads",

@@ -15,6 +15,7 @@ from maitred.events import BatchEnded, Event
 from maitred.gateway.admin import BadToken, admin, ensure_token
 from maitred.gateway.apart import Apart
 from maitred.gateway.bodies import Bodies
+from maitred.gateway.fronts import FrontLost, Fronts, FrontsSettings, is_settled
 from maitred.gateway.rest import Rest
 from maitred.gateway.settings import GatewaySettings
 from maitred.gateway.site import site
@@ -72,9 +73,11 @@ class House:
         self.metrics = Metrics()
         self._event_log = EventLog(log)
         self._pools: list[Pool] = []
-        self.bodies = Bodies(self.router, inflight_bytes(settings.http, memory_limit()), asyncio.get_running_loop())
-        self._server: Server | None = None
+        self._server: Server | Fronts | None = None
         self._admin: Server | None = None
+        self._fronts: Fronts | None = None
+        self.bodies: Bodies | None = None
+        """Large bodies in flight; each front has its own."""
         self._asides: list[Aside] = []
         self._apart = Apart()
         self._looks: asyncio.TimerHandle | None = None
@@ -102,6 +105,10 @@ class House:
         """Processes of the replicas that are ready."""
         return [pid for pool in self._pools for pid in pool.pids()]
 
+    def front_pids(self) -> list[int]:
+        """Processes of the fronts; empty where this one owns the connections."""
+        return [] if self._fronts is None else self._fronts.pids()
+
     def running_rows(self) -> int:
         return sum(pool.snapshot().running_rows for pool in self._pools)
 
@@ -111,7 +118,7 @@ class House:
             self._loop.add_signal_handler(number, self._signalled, number)
         try:
             await self.start()
-        except (OSError, BadToken, CannotListen) as error:
+        except (OSError, BadToken, CannotListen, FrontLost) as error:
             log.error("cannot start: %s", error)
             await self.stop(0.0)
             return 1
@@ -132,23 +139,17 @@ class House:
     async def start(self) -> None:
         """Listen, and start the replicas; requests are answered as models become ready.
 
-        Raises CannotListen, OSError or BadToken.
+        Raises CannotListen, OSError, BadToken or FrontLost.
         """
         settings = self.settings
         self.router.swap({name: self._open(model) for name, model in settings.models.items()})
         public = not settings.listen.loopback
-        pages = self._beside(site(self.router, None if public else self._metrics_page))
         gateway = GatewaySettings(
             deadlines={name: model.deadline_seconds for name, model in settings.models.items()},
             repository_control=settings.allow_repository_control and not public,
         )
         limits = _limits(settings.http)
-        self._server = Server(
-            Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart),
-            limits,
-            refused=self.metrics.refused,
-            bodies=self.bodies,
-        )
+        self._server = self._data_port(gateway, limits, public)
         await self._open_port(self._server, settings.listen, "listen")
         token = ensure_token(settings.home)
         self._admin = Server(self._beside(admin(token, self._metrics_page)), limits)
@@ -157,16 +158,35 @@ class House:
             log.warning("the data port is public and nothing checks who asks: put it behind something that does")
         self.metrics.pools = lambda: [pool.snapshot() for pool in self._pools]
         self.metrics.add_gauge("maitred_http_connections", "Open connections of the data port.", self._connections)
-        self.metrics.add_gauge(
-            "maitred_http_body_bytes",
-            "Bytes of large bodies that are being received, wait or run.",
-            lambda: float(self.bodies.used_bytes),
-        )
         for pool in self._pools:
             pool.launch()
+        if self._fronts is not None:
+            await self._fronts.up()
         self._look()
 
-    async def _open_port(self, server: Server, address: Address, setting: str) -> None:
+    def _data_port(self, gateway: GatewaySettings, limits: Limits, public: bool) -> Server | Fronts:
+        """What owns the data port's connections: this process, or fronts."""
+        settings = self.settings
+        inflight = inflight_bytes(settings.http, memory_limit())
+        if settings.fronts == 1:
+            pages = self._beside(site(self.router, None if public else self._metrics_page))
+            rest = Rest(self.router, gateway, pages, listener=self._listen, apart=self._apart)
+            bodies = self.bodies = Bodies(self.router, inflight, self._loop)
+            self.metrics.add_gauge(
+                "maitred_http_body_bytes",
+                "Bytes of large bodies that are being received, wait or run.",
+                lambda: float(bodies.used_bytes),
+            )
+            return Server(rest, limits, refused=self.metrics.refused, bodies=bodies)
+        page = None if public else self._page
+        self._fronts = fronts = Fronts(
+            FrontsSettings(settings.fronts, inflight), self.router, gateway, limits, page, self._listen,
+            self.metrics.refused,
+        )  # fmt: skip
+        self.metrics.add_gauge("maitred_fronts", "Processes that own the data port's connections.", fronts.standing)
+        return fronts
+
+    async def _open_port(self, server: Server | Fronts, address: Address, setting: str) -> None:
         """Raises CannotListen."""
         try:
             await server.start(address.host, address.port)
@@ -190,6 +210,8 @@ class House:
                     "%d requests were cut off: they took longer than the %g s of the drain", cut_off, drain_seconds
                 )
         await asyncio.gather(*(pool.drain(max(0.0, end - monotonic())) for pool in self._pools))
+        if self._fronts is not None:
+            await self._fronts.close()
         if self._looks is not None:
             self._looks.cancel()
         if self._admin is not None and self._admin.port:
@@ -235,6 +257,8 @@ class House:
         while any(served.state == "loading" for served in self.router.all()) and not self._stopping.is_set():
             self._changed.clear()
             await self._changed.wait()
+        if self._fronts is not None:
+            await self._fronts.shown()
 
     def _beside(self, app: ASGIApp) -> Aside:
         """An application on a loop and thread of its own."""
@@ -246,9 +270,12 @@ class House:
         """Called on the pages' thread; what it shows belongs to the pools' loop, so it is written there."""
 
         async def written() -> str:
-            return self.metrics.page()[0].decode()
+            return self._page()
 
         return asyncio.run_coroutine_threadsafe(written(), self._loop).result(METRICS_SECONDS)
+
+    def _page(self) -> str:
+        return self.metrics.page()[0].decode()
 
     def _noticed(self, served: Served) -> None:
         """A model became something else."""
@@ -257,11 +284,15 @@ class House:
         elif served.state == "ready":
             for warning in served.known().warnings:
                 log.warning("model %s: %s", served.name, warning)
+        if self._fronts is not None:
+            self._fronts.changed()
         self._changed.set()
 
     def _placed(self, served: Served, choice: Choice, tell: bool) -> None:
         """Where a model runs has been settled. What the operator has set need not be told."""
         served.place = str(choice)
+        if self._fronts is not None:
+            self._fronts.changed()
         if tell:
             log.info("model %s: %s", served.name, choice)
 
@@ -277,10 +308,16 @@ class House:
         if type(event) is not BatchEnded or event.outcome != "ok":
             self._event_log(event)
 
+    def _listen_settled(self, event: Event) -> None:
+        """As `_listen`, for pools that fronts ask."""
+        if is_settled(event):
+            self._listen(event)
+
     def _open(self, model: ModelSettings) -> Served:
         """A model's place in the router, and the pool behind it."""
         replicas, pool_settings = model.replicas, model.pool
-        threads = replicas.threads_each(processors())
+        fronts = self.settings.fronts if self.settings.fronts > 1 else 0
+        threads = replicas.threads_each(processors() - fronts)
         source = Source(
             path=model.source,
             name=model.name,
@@ -320,12 +357,13 @@ class House:
             ),
             served,
             self._loop,
-            self._listen,
+            self._listen if self.settings.fronts == 1 else self._listen_settled,
             placed=lambda choice: self._placed(served, choice, replicas.kind == "auto"),
         )
         if described is not None:
             pool.know(described)
-        served.endpoint, served.description, served.memory = pool, described, pool.memory
+        served.endpoint, served.description = pool, described
+        served.memory = lambda: pool.memory
         self._pools.append(pool)
         return served
 

@@ -96,6 +96,26 @@ def attach(fd: int, size: int, write: bool) -> mmap.mmap:
     return mmap.mmap(fd, size, mmap.MAP_SHARED, access)
 
 
+def attach_foreign(fd: int, size: int) -> mmap.mmap:
+    """Map for reading memory that another process reserved, which must not be able to shrink it: that would kill us.
+
+    Raises OSError or ValueError for what is no such memory. Where the system has no seals, its size is all that is
+    looked at.
+    """
+    if os.fstat(fd).st_size < size or size < 1:
+        raise ValueError("it is smaller than was said")
+    if not portable() and not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        raise ValueError("it is not sealed")
+    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def widen_pipe(fd: int, size: int) -> None:
+    """Have a pipe hold `size` bytes, where the system can do that and allows it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # more than this user may have
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
+
+
 # ---------------------------------------------------------------------- children
 
 
@@ -113,9 +133,22 @@ def die_with_parent(parent: int, at_thread_end: bool) -> None:
         os._exit(1)
 
 
-def _follow(parent: int) -> None:
+def outlive_parent(parent: int, seconds: float) -> None:
+    """Have this process end at the latest `seconds` after `parent`, whatever it does by then; wakes it if it sleeps.
+
+    Exits at once if the parent has gone already.
+    """
+    if not portable():  # a stopped process would otherwise stay for ever
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    threading.Thread(target=_follow, args=(parent, seconds), name="maitred-parent", daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _follow(parent: int, seconds: float = 0.0) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
+    time.sleep(seconds)
     os._exit(1)
 
 

@@ -31,6 +31,7 @@ Bytes = Annotated[int, Meta(ge=1, le=1 << 40)]
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 Few = Annotated[int, Meta(ge=0, le=4096)]
 Some = Annotated[int, Meta(ge=1, le=4096)]
+Processes = Annotated[int, Meta(ge=1, le=64)]
 Threads = Annotated[int, Meta(ge=1, le=1024)]
 Share = Annotated[float, Meta(ge=0, le=0.33)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -224,6 +225,8 @@ class ServerSettings:
     admin_listen: Address = Address("127.0.0.1", 8081)
     home: Path = Path("~/.maitred")
     """Where the server keeps its own files, the admin token among them; `~` is expanded by the loader."""
+    fronts: Processes = 1
+    """Processes that own the data port's connections; with 1 it is the one that schedules, too."""
     drain_notice_seconds: Pause = 5.0
     """After the signal to stop: how long it still takes requests while readiness says no."""
     drain_seconds: Pause = 30.0

@@ -55,10 +55,9 @@ class Desk:
         self.loop = Loop()
         self.router = Router()
         self.arena = Arena(False)
-        for name, memory in (("image", self.arena), ("inline", None)):
-            served = Served(name, "1")
-            served.memory = memory
-            self.router.swap({**self.router.names, name: served})
+        image, inline = Served("image", "1"), Served("inline", "1")
+        image.memory = lambda: self.arena
+        self.router.swap({served.name: served for served in (image, inline)})
         self.bodies = Bodies(self.router, limit, self.loop)  # type: ignore[arg-type]
 
     def ask(self, caller: Caller, size: int, **other: Any) -> Place | None:

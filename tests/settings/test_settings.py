@@ -57,6 +57,7 @@ def test_the_defaults_are_those_of_the_design():
     assert settings.home == Path("~/.maitred").expanduser()
     assert (settings.drain_notice_seconds, settings.drain_seconds) == (5, 30)
     assert not settings.allow_repository_control
+    assert settings.fronts == 1
     assert settings.http == HttpSettings(
         max_body_bytes=64 * 1024 * 1024,
         max_head_bytes=64 * 1024,
@@ -88,6 +89,14 @@ def test_the_example_of_the_design(write):
     assert settings.origin("models.embed.batching.max_batch_rows") == f"{path}:7:32"
     assert settings.origin("models.embed.batching.max_waiting_rows") == "default"
     assert settings.origin("listen") == "default"
+
+
+@pytest.mark.parametrize("wrong", ["0", "65", "many"])
+def test_fronts_are_counted(write, wrong):
+    assert load_settings(write("fronts: 4")).fronts == 4
+    assert load_settings(write("fronts: 4"), {("fronts",): Given(2, "--fronts")}).fronts == 2
+    with pytest.raises(SettingsError, match="fronts"):
+        load_settings(write(f"fronts: {wrong}"))
 
 
 def test_a_flag_wins_over_the_environment_that_over_the_file(write):

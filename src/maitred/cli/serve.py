@@ -31,6 +31,9 @@ def serve(
     ] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="[default: 127.0.0.1:8080]")] = None,
     admin_listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="[default: 127.0.0.1:8081]")] = None,
+    fronts: Annotated[
+        int | None, typer.Option(help="Processes that own the connections; see docs/fronts.md. [default: 1]")
+    ] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each model. [default: 1]")] = None,
     kind: Annotated[str | None, typer.Option(help="auto, process, thread or inline. [default: auto]")] = None,
     max_batch_rows: Annotated[int | None, typer.Option(help="Rows in a batch at most. [default: 64]")] = None,
@@ -53,6 +56,7 @@ def serve(
     flags: dict[tuple[str, ...], tuple[str, object]] = {
         ("listen",): ("--listen", listen),
         ("admin_listen",): ("--admin-listen", admin_listen),
+        ("fronts",): ("--fronts", fronts),
         ("models", "*", "replicas", "min"): ("--replicas", replicas),
         ("models", "*", "replicas", "max"): ("--replicas", replicas),
         ("models", "*", "replicas", "kind"): ("--kind", kind),

@@ -35,7 +35,7 @@ class Served:
         """None until it is known: code has to run before a Python model can say what it takes."""
         self.place = ""
         """Where it runs, and why there, for its operator; empty until that is settled."""
-        self.memory: Arena | None = None
+        self.memory: Callable[[], Arena | None] = lambda: None
         """What its replicas can read as it lies there; None where they run in this process."""
         self.noticed: Callable[[], None] = lambda: None
         """Called after each change of state."""

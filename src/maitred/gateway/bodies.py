@@ -110,7 +110,8 @@ class Bodies:
         if asked is None or (asked.protocol, asked.action) != ("v2", "infer") or want.method != "POST":
             return None
         served = self._router.names.get(asked.model)
-        return None if served is None or served.memory is None else (served.memory, head_bytes)
+        memory = None if served is None else served.memory()
+        return None if memory is None else (memory, head_bytes)
 
     def _returned(self, asker: Asker, size: int) -> None:
         self.used_bytes -= size

@@ -151,7 +151,9 @@ class Connection(asyncio.Protocol):
         limits = port.limits
         self.transport.set_write_buffer_limits(limits.buffered_bytes)
         port.connections.add(self)
-        if len(port.connections) > limits.connections:
+        if port.counted is not None:
+            port.counted(len(port.connections))
+        if len(port.connections) + port.elsewhere > limits.connections:
             message = f"this server holds {limits.connections} connections, its limit; try again shortly"
             self._refuse(Refused(503, message, b"Retry-After: 1\r\n"))
             self._after(0)

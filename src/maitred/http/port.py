@@ -43,8 +43,8 @@ class Port:
 
     __slots__ = (
         "exchange", "limits", "clock", "loop", "two", "connections", "draining", "heads", "shapes", "refused",
-        "json_ok", "_plain_below", "most_lines", "plain_bytes", "emptied", "_date", "_beginnings", "_choices",
-        "_workers", "_unswept", "_slice", "_sweeping", "bodies",
+        "json_ok", "elsewhere", "counted", "_plain_below", "most_lines", "plain_bytes", "emptied", "_date",
+        "_beginnings", "_choices", "_workers", "_unswept", "_slice", "_sweeping", "bodies",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,10 @@ class Port:
         self.two = two
         """Makes the protocol that takes over a connection whose first bytes are those of HTTP/2."""
         self.connections = Roll()
+        self.elsewhere = 0
+        """Connections that other processes hold on the same port; they count to the limit too."""
+        self.counted: Callable[[int], None] | None = None
+        """Told how many connections there are, after each change."""
         self.draining = False
         self.heads = Heads(limits.body_bytes, getattr(app, "watched", ()), getattr(app, "labels", ()))
         self.shapes = Shapes(limits)
@@ -147,6 +151,8 @@ class Port:
 
     def left(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if self.counted is not None:
+            self.counted(len(self.connections))
         if not self.connections and self.emptied is not None:
             self.emptied()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 
 from maitred.clock import Clock, monotonic
+from maitred.http.accepting import Accepting
 from maitred.http.bodies import Bodies
 from maitred.http.exchange import Application
 from maitred.http.limits import SWEEP_SECONDS, Limits
@@ -39,7 +40,7 @@ class Server:
         self._clock = clock
         self._two = two
         self._port: Port | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | Accepting | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.host = ""
         self.port = 0
@@ -47,14 +48,29 @@ class Server:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, listening: socket.socket | None = None) -> None:
         """Listen on the first address that `host` has, or on a socket that is bound already. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        shared = self._new_port(loop)
+        bound = listening if listening is not None else await bind(host, port)
+        self._listener = await loop.create_server(lambda: Connection(shared), sock=bound, backlog=BACKLOG)
+        self._started(shared, bound)
+
+    def share(self, listening: socket.socket, ahead: Callable[[], bool]) -> Port:
+        """Accept from a socket that listens already, beside other processes; see `Accepting`. Takes it over."""
+        loop = asyncio.get_running_loop()
+        shared = self._new_port(loop)
+        self._started(shared, listening)
+        self._listener = Accepting(loop, listening, lambda: Connection(shared), ahead)
+        return shared
+
+    def _new_port(self, loop: asyncio.AbstractEventLoop) -> Port:
         if self._port is not None:
             raise RuntimeError("a server is started once")
-        loop = asyncio.get_running_loop()
         shared = Port(self._app, self._limits, self._clock, loop, self._two, self._bodies)
         if self._refused is not None:
             shared.refused = self._refused
-        bound = listening if listening is not None else await _bind(loop, host, port)
-        self._listener = await loop.create_server(lambda: Connection(shared), sock=bound, backlog=BACKLOG)
+        return shared
+
+    def _started(self, shared: Port, bound: socket.socket) -> None:
         self._port = shared
         self.host, self.port = bound.getsockname()[:2]
         self._tick()
@@ -74,8 +90,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where it is reached from this machine; a server on every address is reached on loopback."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return url_of(self.host, self.port)
 
     @property
     def connections(self) -> int:
@@ -94,9 +109,11 @@ class Server:
         """Stop listening, let running requests end, cut off the rest; how many were cut off."""
         shared = self._shared()
         self.begin_drain()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        if isinstance(listener, Accepting):
+            await listener.settled()
         for connection in tuple(shared.connections):
             if connection.is_idle():
                 connection.close()
@@ -125,7 +142,15 @@ async def _until_empty(shared: Port, within_seconds: float) -> None:
         shared.emptied = None
 
 
-async def _bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+def url_of(host: str, port: int) -> str:
+    """Where a port of this machine is reached from here."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound to the first address that `host` has. Raises OSError."""
+    loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = addresses[0]
     bound = socket.socket(family, kind, protocol)

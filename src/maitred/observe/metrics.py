@@ -243,9 +243,9 @@ class Metrics:
         elif isinstance(event, ReplicaChanged):
             _add(self._version(event.model, event.version).replica_changes, event.state, REPLICA_STATES)
 
-    def refused(self, status: int) -> None:
-        """Count a request that HTTP refused before it could be known which model it was for."""
-        self._refused(str(status) if status in STATUSES else OTHER)
+    def refused(self, status: int, count: int = 1) -> None:
+        """Count requests that HTTP refused before it could be known which model they were for."""
+        self._refused(str(status) if status in STATUSES else OTHER, count)
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show a value that somebody else keeps, such as the number of connections."""

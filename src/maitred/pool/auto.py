@@ -9,6 +9,7 @@ from maitred.messages import Outputs
 from maitred.model.description import Description
 from maitred.pool.kinds import Choice, Overstays, choose, facts_of
 from maitred.pool.pool import Pool, PoolState, PoolWatcher
+from maitred.replica.memory import Arena
 from maitred.replica.replica import Cause, Listener, Replica
 
 Make = Callable[[int, Listener], Replica]
@@ -38,6 +39,7 @@ class Auto:
         self._copies = copies
         self._device = device
         self._choice: Choice | None = None
+        self._memory: Arena | None = None
         self._going_back = False
 
     def changed(self, state: PoolState, reason: str, description: Description | None) -> None:
@@ -46,6 +48,7 @@ class Auto:
             return
         choice = self._choice = choose(facts_of(description, self._copies, self._device))
         if choice.kind == "inline":
+            self._memory, self.pool.memory = self.pool.memory, None  # a copy in this process reads what callers sent
             self.pool.move(lambda id: self._inline(id, _Watched(self.pool, self._back)), self._moved)
         else:
             self._placed(choice)
@@ -53,6 +56,7 @@ class Auto:
     def _moved(self, trouble: str) -> None:
         assert self._choice is not None
         if trouble:
+            self.pool.memory = self._memory
             self._placed(Choice("process", f"it could not be loaded into the server: {trouble}"))
         else:
             self._placed(self._choice)
@@ -67,6 +71,7 @@ class Auto:
             if trouble:
                 self._placed(Choice("inline", f"{why}, and no process could be started: {trouble}"))
             else:
+                self.pool.memory = self._memory
                 self._placed(Choice("process", why))
 
         self.pool.move(lambda id: self._process(id, self.pool), moved)
