@@ -209,6 +209,10 @@ class TestOurServer:
         else:
             assert ran.code == 1 and "an odd number" in ran.out
 
+    def test_more_rows_than_the_server_takes(self, bench, served):
+        ran = bench(served.url + "/predict/double", *QUICK, "--rows", "5000")
+        assert (ran.code, ran.out) == (2, "") and "(413: " in ran.err and "ask for fewer --rows" in ran.err
+
     @pytest.mark.parametrize(("path", "said"), [
         ("/v2/models/dubble/infer", "404"), ("/predict/double", "no size 'k'"),
     ])  # fmt: skip

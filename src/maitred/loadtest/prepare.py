@@ -94,7 +94,7 @@ def prepare(wish: Wish) -> Prepared:
         written(place, method, place.path, headers, None)
     ]
     if bodies and wish.body is None:
-        server.try_out(requests[0])
+        server.try_out(requests[0], "ask for fewer --rows, or give" if wish.rows > 1 else "give")
     if len(expected) not in (0, 1, len(requests)):
         raise Unfit(f"--expect: {len(expected)} answers for {len(requests)} bodies; give one for each, or one for all")
     plan = Plan(target, requests, wish.timeout_seconds, expected, wish.same, wish.tolerance, wish.seed)
@@ -122,13 +122,13 @@ class _Server:
     def _ask(self, request: bytes) -> Reply:
         return ask(self.place, self._target, tls_context(self._target), request, self._timeout)
 
-    def try_out(self, request: bytes) -> None:
-        """Raise Unfit if the server does not take a made-up body."""
+    def try_out(self, request: bytes, advice: str) -> None:
+        """Raise Unfit if the server does not take a made-up body; `advice` begins what to do then."""
         reply = self._ask(request)
         if 400 <= reply.status < 500 and reply.status not in _FOR_LATER:
             raise Unfit(
                 f"the server does not take bodies made up from the model's metadata ({reply.status}: "
-                f"{shown(reply.body)}); give your own with --body"
+                f"{shown(reply.body)}); {advice} your own with --body"
             )
 
 

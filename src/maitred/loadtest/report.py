@@ -282,7 +282,7 @@ def _notes(one: Done) -> Iterator[str]:
     for text in found:
         yield f"  WARNING        {text}"
     if found:
-        yield "                 The figures are floors: the server may do more, and quicker, than they show."
+        yield "                 The server may do more, and quicker, than these figures show."
 
 
 def _bytes(count: float) -> str:
