@@ -162,7 +162,7 @@ class TestOurServer:
         assert ran.code == 0 and ran.err == ""
         lines = ran.out.splitlines()
         assert lines[0] == f"POST {served.url}/v2/models/double/infer"
-        assert lines[1].startswith("1,024 bodies made up from the model's metadata of 1 row, ")
+        assert lines[1].startswith("1,024 bodies made up from the model's metadata, 1 row each, ")
         assert re.search(r"server timing  queue [\d.]+ ms \(\d+%\), batch", ran.out)
 
     def test_a_file_of_bodies_and_expected_answers(self, bench, served, place):
@@ -182,7 +182,16 @@ class TestOurServer:
         (place / "answers.jsonl").write_text('{"y": 2}\n{"y": 5}\n')
         ran = bench(*arguments)
         assert ran.code == 1 and ran.step["errors"]["content"] == 30
-        assert "y is '4', not '5'" in ran.step["samples"]["content"][0]
+        assert "y is 4, not 5" in ran.step["samples"]["content"][0]
+
+    def test_expected_answers_need_bodies_that_are_known(self, bench, served, place):
+        (place / "answer.json").write_text('{"y": 2}')
+        ran = bench(served.url + "/predict/double", *QUICK, "--expect", "answer.json")
+        assert (ran.code, ran.out) == (2, "") and "--expect: made-up bodies differ" in ran.err
+
+    def test_a_caller_without_patience_still_hears_what_the_model_takes(self, bench, served):
+        ran = bench(served.url + "/v2/models/double/infer", *QUICK, "--timeout", "1e-6")
+        assert ran.code == 1 and "metadata" in ran.out and " no whole answer in time" in ran.out
 
     def test_answers_that_fail(self, bench, served, place):
         (place / "bodies.jsonl").write_text('{"x": 2}\n{"x": 3}\n')
@@ -199,6 +208,10 @@ class TestOurServer:
             assert "an odd number" in ran.err and "--body" in ran.err and ran.out == ""
         else:
             assert ran.code == 1 and "an odd number" in ran.out
+
+    def test_more_rows_than_the_server_takes(self, bench, served):
+        ran = bench(served.url + "/predict/double", *QUICK, "--rows", "5000")
+        assert (ran.code, ran.out) == (2, "") and "(413: " in ran.err and "ask for fewer --rows" in ran.err
 
     @pytest.mark.parametrize(("path", "said"), [
         ("/v2/models/dubble/infer", "404"), ("/predict/double", "no size 'k'"),
@@ -306,7 +319,14 @@ class TestOtherServers:
             ran = bench(f"https://{address}/", "--warmup", "0", "-n", "10", "-c", "2", "--insecure")
             assert ran.code == 0, ran.out + ran.err
             ran = bench(f"https://{address}/", "--warmup", "0", "-n", "4", "-c", "2", "--timeout", "5")
-        assert ran.code == 1 and "TLS: CERTIFICATE_VERIFY_FAILED" in ran.out
+        assert ran.code == 1 and "TLS: CERTIFICATE_VERIFY_FAILED (--insecure accepts any certificate)" in ran.out
+
+    def test_plain_http_where_tls_was_expected(self, bench):
+        with other() as address:
+            ran = bench(f"https://{address}/", "--warmup", "0", "-n", "2", "-c", "1", "--timeout", "5")
+            asked = bench(f"https://{address}/v2/models/m/infer", "--warmup", "0", "-n", "2", "-c", "1")
+        assert ran.code == 1 and "(does it speak plain http:// there?)" in ran.out
+        assert asked.code == 1 and "(does it speak plain http:// there?)" in asked.err and asked.out == ""
 
     def test_nobody_is_there(self, bench):
         with socket.socket() as taken:
@@ -314,7 +334,7 @@ class TestOtherServers:
             port = taken.getsockname()[1]
             ran = bench(f"http://127.0.0.1:{port}/", *QUICK)
         assert (ran.code, ran.out) == (1, "")
-        assert ran.err == f"maitred: 127.0.0.1:{port}: Connection refused (127.0.0.1 port {port})\n"
+        assert ran.err == f"maitred: 127.0.0.1:{port}: Connection refused\n"
 
 
 URL = "http://127.0.0.1:1/v2/models/m/infer"
@@ -332,6 +352,7 @@ class TestWrongArguments:
         ([URL, "--rate", "0"], "--rate: expected numbers"),
         ([URL, "--rate", "1", "--arrivals", "odd"], "--arrivals"),
         ([URL, "--rate", "1,2", "-c", "1,2"], "--connections: give one number with --rate"),
+        ([URL, "--arrivals", "constant"], "--arrivals is for an open loop"),
         ([URL, "-c", "1.5"], "--connections: whole numbers"),
         ([URL, "-c", "2", "--workers", "3"], "at least one for each of --workers"),
         ([URL, "-n", "1", "--workers", "2"], "--requests: at least one for each"),
@@ -356,6 +377,7 @@ class TestWrongArguments:
         ([URL, "--body", "nothing.json"], "--body: there is no file"),
         ([URL, "--body", "empty"], "is empty"),
         ([URL, "--body", "bad.jsonl"], "neither one JSON nor JSON lines (line 2: no valid JSON"),
+        ([URL, "--body", "bad.jsonl"], "with --header 'Content-Type: ...' it is sent as it is"),
         ([URL, "--expect", "nothing.json"], "--expect: there is no file"),
     ])  # fmt: skip
     def test_one_line_says_what_is_wrong(self, bench, place, arguments, said):

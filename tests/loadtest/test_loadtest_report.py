@@ -50,7 +50,7 @@ class TestVerdict:
     def test_a_tester_that_is_late_says_so(self, late, said):
         found = doubts(tally(behind=packed(*[1000] * 98, late, late)), OPEN)
         assert bool(found) is said
-        assert not said or "1 % of the requests left 3.0 ms late or more" in found[0]
+        assert not said or "1% of the requests left 3.0 ms late or more" in found[0]
 
     def test_why_it_was_late(self):
         found = doubts(tally(behind=packed(5 * MS), usage=[Usage(0.2, 0.25)]), OPEN)
@@ -84,7 +84,7 @@ class TestPage:
         lines = page(ABOUT, [Done(CLOSED, tally(), None)]).splitlines()
         assert lines[:3] == [
             "POST http://h/x",
-            "1,024 bodies made up, 113 B each",
+            "1,024 bodies made up, 113 B on average",
             "closed loop, 32 connections; 1 s of warm-up, 10 s counted",
         ]
         assert lines[4].split() == ["answers/s", "p50", "p90", "p99", "p99.9", "max", "errors", "tester"]
@@ -102,7 +102,7 @@ class TestPage:
         for said in (
             "90 answered with another status than 2xx (429: 60, 503: 30)", "429: busy", "10 no whole answer in time",
             "refusals       p50 0.1", "7 answers", "stopped before its time", "WARNING        the tester itself",
-            "floors",
+            "The server may do more, and quicker",
         ):  # fmt: skip
             assert said in text, text
 
@@ -124,6 +124,19 @@ class TestPage:
     def test_nothing_at_all(self):
         empty = tally(answered=0, good=0, latency=packed(), received_bytes=0, sent_bytes=0)
         assert "nothing was counted" in page(ABOUT, [Done(CLOSED, empty, None)])
+
+    def test_what_was_stopped_before_it_counted_raises_no_doubts(self):
+        stopped = tally(answered=0, good=0, latency=packed(), cut_short=True, usage=[Usage(0.98, 0.0)])
+        assert doubts(stopped, CLOSED) == [] and "WARNING" not in page(ABOUT, [Done(CLOSED, stopped, None)])
+
+    def test_short_times_of_the_server_are_plain_numbers(self):
+        timed = tally(timings={"queue": Timing(1000, 17_000)}, timed=Timing(1000, 1000 * MS))
+        text = page(ABOUT, [Done(CLOSED, timed, None)])
+        assert "server timing  queue 0.000 ms (0%), elsewhere 1.000 ms (100%)" in text
+
+    def test_one_body_has_its_size_and_several_their_mean(self):
+        one = page(ABOUT._replace(bodies=1, source="from a.json"), [Done(CLOSED, tally(), None)])
+        assert one.splitlines()[1] == "1 body from a.json, 113 B"
 
 
 class TestDocument:

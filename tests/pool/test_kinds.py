@@ -21,14 +21,14 @@ def test_a_quick_native_model_runs_in_the_server_and_its_reason_names_what_was_m
     choice = choose(FIT)
     assert choice.kind == "inline"
     assert str(choice) == (
-        "runs in the server itself: 9.0 us for 1 row, 31 us for 64 rows, no more than the 50 us up to which it may"
+        "runs in the server itself: 9.0 us for 1 row and 31 us for 64 rows: within the limit of 50 us"
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"native": False, "flavor": "python"}, "flavor python may run Python code"),
+        ({"native": False, "flavor": "python"}, "flavor python may run code that came with the model"),
         ({"native": False, "trusted": True, "flavor": "sklearn"}, "code or a pickle, which somebody had to allow"),
         ({"trusted": True}, "which somebody had to allow"),
         ({"copies": 2}, "2 copies were asked for"),
@@ -39,11 +39,11 @@ def test_a_quick_native_model_runs_in_the_server_and_its_reason_names_what_was_m
         ({"timings": ()}, "it could not be measured"),
         (
             {"timings": (QUICK[0], Timing(64, 180 * US, 200 * US))},
-            "180 us for 64 rows, more than the 50 us up to which it may run in the server",
+            "180 us for 64 rows, over the limit of 50 us for the server itself",
         ),
-        ({"timings": (Timing(1, 0.02, 0.03),)}, "20 ms for 1 row, more than the 50 us"),
-        ({"timings": (QUICK[0], Timing(64, 31 * US, 51 * US))}, "51 us for 64 rows at worst (31 us in the middle)"),
-        ({"timings": (Timing(1, 30 * US, 90 * US), QUICK[1])}, "90 us for 1 row at worst (30 us in the middle)"),
+        ({"timings": (Timing(1, 0.02, 0.03),)}, "20 ms for 1 row, over the limit of 50 us"),
+        ({"timings": (QUICK[0], Timing(64, 31 * US, 51 * US))}, "51 us for 64 rows at worst (31 us median)"),
+        ({"timings": (Timing(1, 30 * US, 90 * US), QUICK[1])}, "90 us for 1 row at worst (30 us median)"),
     ],
     ids=str,
 )

@@ -188,8 +188,8 @@ def test_a_tiny_native_model_moves_into_the_server_and_no_request_notices(
 @pytest.mark.parametrize(
     ("make", "replicas", "why"),
     [
-        (slow, {}, "more than the 50 us up to which it may run in the server"),
-        (lambda folder: f"{MODELS}:Scorer", {}, "flavor python may run Python code"),
+        (slow, {}, "over the limit of 50 us for the server itself"),
+        (lambda folder: f"{MODELS}:Scorer", {}, "flavor python may run code that came with the model"),
         (quick, {"max": 2}, "2 copies were asked for"),
         (lambda folder: quick(folder, width="w"), {}, "w of input x may be any size"),
     ],

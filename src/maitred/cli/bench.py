@@ -23,52 +23,81 @@ Connections = Annotated[
     str,
     typer.Option(
         "--connections", "-c", metavar="N[,N...]", show_default=False,
-        help="Callers that ask all the time, or how many an open loop may have open. [default: 32; 1024]",
+        help="Callers, each of which asks again when it is answered. With --rate: how many connections may be open. "
+        "[default: 32; with --rate 1024]",
     ),
 ]  # fmt: skip
 Rate = Annotated[
     str,
     typer.Option(
-        metavar="R[,R...]", show_default=False, help="Requests a second, whatever the server does: open loop."
+        metavar="R[,R...]",
+        show_default=False,
+        help="Requests a second, sent whether or not earlier ones are answered (an open loop).",
     ),
 ]
 
 
 def bench(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="A route to ask, such as http://127.0.0.1:8080/v2/models/churn/infer.")
+        str, typer.Argument(metavar="URL", help="What to load, such as http://127.0.0.1:8080/v2/models/churn/infer.")
     ],
     body: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What to send: one JSON, or JSON lines, a body each, sent in turn."),
+        typer.Option(metavar="FILE", help="What to send: one JSON, or JSON lines (a body a line, sent in turn)."),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated.")
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of every request; may be repeated."),
     ] = None,
-    method: Annotated[str, typer.Option(help="[default: POST with bodies, else GET]", show_default=False)] = "",
-    rows: Annotated[int, typer.Option(help="Of each body that is made up.")] = 1,
+    method: Annotated[
+        str, typer.Option(help="The HTTP method. [default: POST with bodies, else GET]", show_default=False)
+    ] = "",
+    rows: Annotated[int, typer.Option(help="Rows of each body that is made up.")] = 1,
     size: Annotated[
-        list[str] | None, typer.Option(metavar="SYMBOL=N", help="An open size of the signature; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="SYMBOL=N", help="What an open size of the signature is in made-up bodies; may be repeated."
+        ),
     ] = None,
-    binary: Annotated[bool, typer.Option("--binary", help="Binary tensors instead of JSON (V2).")] = False,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="Made-up bodies and answers as binary tensors (V2).")
+    ] = False,
     connections: Connections = "",
     rate: Rate = "",
-    arrivals: Annotated[str, typer.Option(metavar="poisson|constant", help="Of an open loop.")] = "poisson",
-    seconds: Annotated[float, typer.Option("--seconds", "-s", help="To count, of each step.")] = 10.0,
-    warmup: Annotated[float, typer.Option(help="Seconds before it, which are not counted.")] = 1.0,
-    requests: Annotated[int | None, typer.Option("--requests", "-n", help="To count, instead of --seconds.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a caller waits for its answer.")] = 10.0,
-    workers: Annotated[int, typer.Option(help="Processes that make the load.")] = 1,
-    pid: Annotated[int | None, typer.Option(help="The server's process: its CPU time per answer is shown.")] = None,
-    expect: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The right answer; or JSON lines, one for each body.")
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="poisson|constant",
+            show_default=False,
+            help="With --rate: how far apart requests are sent. [default: poisson]",
+        ),
+    ] = "",
+    seconds: Annotated[float, typer.Option("--seconds", "-s", help="How long each step is measured.")] = 10.0,
+    warmup: Annotated[float, typer.Option(help="Seconds of load before each step, which are not counted.")] = 1.0,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", "-n", help="How many requests of each step are measured, instead of --seconds."),
     ] = None,
-    same: Annotated[bool, typer.Option("--same", help="The same body must always get the same answer.")] = False,
-    tolerance: Annotated[float, typer.Option(help="For numbers, with --expect and --same.")] = 0.0,
-    max_errors: Annotated[str, typer.Option(metavar="N|P%", help="Beyond this the exit code is 1.")] = "0",
-    insecure: Annotated[bool, typer.Option("--insecure", help="Take any TLS certificate.")] = False,
-    seed: Annotated[int, typer.Option(help="Of made-up bodies and arrivals.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a document with stable keys.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a caller gives up.")] = 10.0,
+    workers: Annotated[int, typer.Option(help="Processes that make the load.")] = 1,
+    pid: Annotated[
+        int | None, typer.Option(help="The server's process (Linux): shows its CPU time per answer.")
+    ] = None,
+    expect: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The right answer, or JSON lines: one for each body of --body.")
+    ] = None,
+    same: Annotated[
+        bool, typer.Option("--same", help="Count an answer as wrong if it differs from the first to the same body.")
+    ] = False,
+    tolerance: Annotated[float, typer.Option(help="How far numbers may be apart with --expect and --same.")] = 0.0,
+    max_errors: Annotated[
+        str, typer.Option(metavar="N|P%", help="Failed requests (a number or a share) up to which the exit code is 0.")
+    ] = "0",
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept any TLS certificate.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of made-up bodies and Poisson arrivals.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document, with stable keys, for programs.")
+    ] = False,
 ) -> int:
     """Load a server over HTTP, and show throughput, latency and errors.
 
@@ -160,7 +189,9 @@ def read_steps(
     """The steps that the options ask for. Raises CommandFailed naming the option that is wrong."""
     from maitred.loadtest.plan import Step
 
-    if arrivals not in ("poisson", "constant"):
+    if arrivals and not rate:
+        raise CommandFailed("--arrivals is for an open loop: give --rate too")
+    if arrivals not in ("", "poisson", "constant"):
         raise CommandFailed(f"--arrivals: expected poisson or constant, got {arrivals!r}")
     for option, value, fine in (("--seconds", seconds, seconds > 0), ("--warmup", warmup, warmup >= 0)):
         if not fine or value > _LONGEST_SECONDS:
@@ -179,7 +210,7 @@ def read_steps(
         raise CommandFailed("--requests: at least one for each of --workers")
     paces: list[tuple[int, float | None]] = [(int(counts[0]), one) for one in rates]
     paces = paces or [(int(count), None) for count in counts]
-    return [Step(count, seconds, warmup, one, arrivals, requests) for count, one in paces]  # type: ignore[arg-type]
+    return [Step(count, seconds, warmup, one, arrivals or "poisson", requests) for count, one in paces]  # type: ignore[arg-type]
 
 
 def _numbers(text: str, option: str) -> list[float]:

@@ -35,7 +35,9 @@ def serve(
         int | None, typer.Option(help="Processes that own the connections; see docs/fronts.md. [default: 1]")
     ] = None,
     replicas: Annotated[int | None, typer.Option(help="Copies of each model. [default: 1]")] = None,
-    kind: Annotated[str | None, typer.Option(help="auto, process, thread or inline. [default: auto]")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Where models run: auto, process, thread or inline. [default: auto]")
+    ] = None,
     max_batch_rows: Annotated[int | None, typer.Option(help="Rows in a batch at most. [default: 64]")] = None,
     deadline_seconds: Annotated[
         float | None, typer.Option(help="For requests that state no deadline. [default: 30]")
@@ -44,7 +46,10 @@ def serve(
         str | None, typer.Option(metavar="'WHO: WHY'", help="Allow code and pickles inside the models to run.")
     ] = None,
     allow_repository_control: Annotated[
-        bool, typer.Option("--allow-repository-control", help="Let the data port load and unload models.")
+        bool,
+        typer.Option(
+            "--allow-repository-control", help="Reserved for loading and unloading over the data port; refused for now."
+        ),
     ] = False,
     home: Annotated[str | None, typer.Option(metavar="DIR", help="[default: ~/.maitred]")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,

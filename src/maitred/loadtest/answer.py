@@ -85,8 +85,8 @@ class Reader:
 
 
 def shown(data: bytes | bytearray, most: int = 160) -> str:
-    """The beginning of what came, for people: escaped, on one line."""
-    text = bytes(data[:most]).decode("utf-8", "backslashreplace")
+    """The beginning of what came, for people: on one line, what cannot be printed escaped."""
+    text = " ".join(bytes(data[:most]).decode("utf-8", "backslashreplace").split())
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return text + ("..." if len(data) > most else "")
 

@@ -74,7 +74,7 @@ def find(place: Place, verify: bool, timeout: float) -> Target:
         try:
             socket.create_connection((host, port), timeout).close()
         except OSError as error:
-            said = f"{error.strerror or error} ({host} port {port})"
+            said = f"{error.strerror or error}" + ("" if host == place.host else f" ({host})")
             continue
         return Target(host, port, Tls(place.host, verify) if place.secure else None)
     raise Unreachable(f"{place.authority}: {said}")
@@ -109,7 +109,19 @@ def ask(place: Place, target: Target, context: ssl.SSLContext | None, request: b
         raise Unreachable(f"{place.authority}: no answer: {_said(error)}") from None
 
 
+def untrusted(error: ssl.SSLError) -> str:
+    """Why TLS could not be spoken, with what to do about it where that is known."""
+    reason = str(error.reason or error)
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        return f"TLS: {reason} (--insecure accepts any certificate)"
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+        return f"TLS: {reason} (does it speak plain http:// there?)"
+    return f"TLS: {reason}"
+
+
 def _said(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return untrusted(error)
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200]
 

@@ -38,6 +38,10 @@ def not_binary(body: bytes | bytearray, head_length: bytes) -> str:
     return not_json(body[: int(text)])
 
 
+_NEAR: Final = 1e-5
+"""How far numbers are apart that arithmetic in another order may make of the same input."""
+
+
 class Compared:
     """Answers beside those that were expected, or beside the first one to the same body."""
 
@@ -98,9 +102,11 @@ def difference(wanted: Any, got: Any, tolerance: float, place: str = "") -> str:
         pairs = enumerate(zip(wanted, got, strict=True))
         return next(filter(None, (difference(a, b, tolerance, f"{place}[{at}]") for at, (a, b) in pairs)), "")
     if _number(wanted) and _number(got):
-        fine = wanted == got or math.isclose(wanted, got, rel_tol=tolerance, abs_tol=tolerance)
-    else:
-        fine = type(wanted) is type(got) and wanted == got
+        if wanted == got or math.isclose(wanted, got, rel_tol=tolerance, abs_tol=tolerance):
+            return ""
+        near = math.isclose(wanted, got, rel_tol=_NEAR, abs_tol=_NEAR)
+        return f"{here} is {got}, not {wanted}" + (f" (--tolerance {_NEAR:g} lets that pass)" if near else "")
+    fine = type(wanted) is type(got) and wanted == got
     return "" if fine else f"{here} is {str(got)[:60]!r}, not {str(wanted)[:60]!r}"
 
 

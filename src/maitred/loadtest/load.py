@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from maitred.loadtest.answer import shown
 from maitred.loadtest.arrivals import NEVER
+from maitred.loadtest.ask import untrusted
 from maitred.loadtest.checks import Compared, not_binary, not_json
 from maitred.loadtest.connection import Connection, Values, now_ns
 from maitred.loadtest.descriptors import allow
@@ -379,7 +380,7 @@ class Load:
 
 def _unopened(error: OSError | ssl.SSLError) -> tuple[Kind, str]:
     if isinstance(error, ssl.SSLError):
-        return "other", f"TLS: {error.reason or error}"
+        return "other", untrusted(error)
     if isinstance(error, TimeoutError):
         return "timeout", "no connection in time"
     return "refused", f"no connection: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"

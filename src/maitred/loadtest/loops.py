@@ -141,7 +141,7 @@ class OpenLoop(Load):
 
     def impatient(self, now: int, oldest: int) -> None:
         while (due := self._schedule.take(oldest)) is not None:
-            self.missed("unsent", f"each of {self.step.connections} connections waited for an answer", due, now)
+            self.missed("unsent", f"each of {self.step.connections:,} connections waited for an answer", due, now)
         self._see_to_it()
 
     def _clear(self) -> None:

@@ -26,7 +26,7 @@ MADE_BYTES: Final = 64 << 20
 FILE_BYTES: Final = 256 << 20
 """The largest file of bodies."""
 _ASK_SECONDS: Final = 10.0
-"""How long a question before the load may take at most."""
+"""How long a question before the load may take at least: making metadata may take longer than an answer."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = {"content-length", "transfer-encoding", "expect", "upgrade"}
@@ -83,15 +83,18 @@ def prepare(wish: Wish) -> Prepared:
         raise Unfit(f"--method: {wish.method!r} is not one that a load can be made of")
     read = None if wish.body is None else _read(wish.body, "--body", "content-type" in headers)
     expected = [] if wish.expect is None else _read(wish.expect, "--expect", False)
-    target = find(place, wish.verify, min(wish.timeout_seconds, _ASK_SECONDS))
-    server = _Server(place, target, headers, min(wish.timeout_seconds, _ASK_SECONDS))
+    patience = max(wish.timeout_seconds, _ASK_SECONDS)
+    target = find(place, wish.verify, patience)
+    server = _Server(place, target, headers, patience)
     bodies, source = _bodies(wish, server, read, method)
+    if expected and bodies and wish.body is None:
+        raise Unfit("--expect: made-up bodies differ, and so do their answers; give bodies with --body FILE")
     method = method or ("POST" if bodies else "GET")
     requests = [written(place, method, place.path, {**_own(body), **headers}, body.data) for body in bodies] or [
         written(place, method, place.path, headers, None)
     ]
     if bodies and wish.body is None:
-        server.try_out(requests[0])
+        server.try_out(requests[0], "ask for fewer --rows, or give" if wish.rows > 1 else "give")
     if len(expected) not in (0, 1, len(requests)):
         raise Unfit(f"--expect: {len(expected)} answers for {len(requests)} bodies; give one for each, or one for all")
     plan = Plan(target, requests, wish.timeout_seconds, expected, wish.same, wish.tolerance, wish.seed)
@@ -119,13 +122,13 @@ class _Server:
     def _ask(self, request: bytes) -> Reply:
         return ask(self.place, self._target, tls_context(self._target), request, self._timeout)
 
-    def try_out(self, request: bytes) -> None:
-        """Raise Unfit if the server does not take a made-up body."""
+    def try_out(self, request: bytes, advice: str) -> None:
+        """Raise Unfit if the server does not take a made-up body; `advice` begins what to do then."""
         reply = self._ask(request)
         if 400 <= reply.status < 500 and reply.status not in _FOR_LATER:
             raise Unfit(
                 f"the server does not take bodies made up from the model's metadata ({reply.status}: "
-                f"{shown(reply.body)}); give your own with --body"
+                f"{shown(reply.body)}); {advice} your own with --body"
             )
 
 
@@ -152,7 +155,7 @@ def _bodies(wish: Wish, server: _Server, read: list[bytes] | None, method: str) 
     except ValueError as error:
         raise Unfit(str(error)) from None
     made = list(_some(maker, route, wish.binary))
-    rows = f" of {wish.rows:,} row{'' if wish.rows == 1 else 's'}" if signature.row_symbol is not None else ""
+    rows = f", {wish.rows:,} row{'' if wish.rows == 1 else 's'} each" if signature.row_symbol is not None else ""
     return made, f"made up from the model's metadata{rows}"
 
 
@@ -242,4 +245,5 @@ def _read(path: Path, option: str, typed: bool) -> list[bytes]:
         return [data]
     if wrong is None:
         raise Unfit(f"{option}: {path} is empty")
-    raise Unfit(f"{option}: {path} is neither one JSON nor JSON lines (line {wrong[0]}: {wrong[1]})")
+    also = "; with --header 'Content-Type: ...' it is sent as it is" if option == "--body" else ""
+    raise Unfit(f"{option}: {path} is neither one JSON nor JSON lines (line {wrong[0]}: {wrong[1]}){also}")

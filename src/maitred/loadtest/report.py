@@ -172,7 +172,7 @@ def _lines(about: About, done: Sequence[Done]) -> Iterator[str]:
     yield f"{about.method} {about.url}"
     if about.bodies:
         count = "1 body" if about.bodies == 1 else f"{about.bodies:,} bodies"
-        yield f"{count} {about.source}, {_bytes(about.body_bytes)} each"
+        yield f"{count} {about.source}, {_bytes(about.body_bytes)}{'' if about.bodies == 1 else ' on average'}"
     workers = "" if about.workers == 1 else f", {about.workers} processes"
     warmup = done[0].step.warmup_seconds
     yield f"{_pace([one.step for one in done])}{workers}; {warmup:g} s of warm-up, {_seconds(done)} counted"
@@ -256,7 +256,9 @@ def _notes(one: Done) -> Iterator[str]:
             f"  traffic        {_bytes(rates[0])}/s received, {_bytes(rates[1])}/s sent, "
             f"{tally.connections:,} connection{'' if tally.connections == 1 else 's'} opened"
         )
-    shares = [f"{name} {figures.ms:.3g} ms ({figures.share:.0%})" for name, figures in timings(tally).items()]
+    shares = [
+        f"{name} {_duration(figures.ms * 1e6)} ms ({figures.share:.0%})" for name, figures in timings(tally).items()
+    ]
     if shares:
         yield f"  server timing  {', '.join(shares)}"
     if one.server is not None:
@@ -280,7 +282,7 @@ def _notes(one: Done) -> Iterator[str]:
     for text in found:
         yield f"  WARNING        {text}"
     if found:
-        yield "                 The figures are floors: the server may do more, and quicker, than they show."
+        yield "                 The server may do more, and quicker, than these figures show."
 
 
 def _bytes(count: float) -> str:

@@ -43,6 +43,8 @@ class Limit:
 
 def doubts(tally: Tally, step: Step) -> list[str]:
     """Why the server may be better than the figures, as sentences; empty where nothing speaks against them."""
+    if not tally.good and not tally.failures:
+        return []  # stopped before anything was counted
     found: list[str] = []
     wanted = max(usage.wanted for usage in tally.usage)
     cpu = max(usage.cpu for usage in tally.usage)
@@ -61,7 +63,7 @@ def doubts(tally: Tally, step: Step) -> list[str]:
             waited = max(usage.waited or 0.0 for usage in tally.usage)
             why = f"; it waited for a processor {waited:.0%} of the time" if waited > _OFTEN else ""
             found.append(
-                f"the tester fell behind its schedule: 1 % of the requests left {late / 1e6:.1f} ms late or more{why}"
+                f"the tester fell behind its schedule: 1% of the requests left {late / 1e6:.1f} ms late or more{why}"
             )
     return found
 
@@ -74,8 +76,8 @@ def remarks(tally: Tally, step: Step) -> list[str]:
     due = tally.good + tally.failures
     if tally.held_up > 0.001 * due:
         found.append(
-            f"{tally.held_up:,} of {due:,} requests left late because all of {step.connections} connections waited for "
-            f"answers; latency counts from when they were due (--connections raises the bound)"
+            f"{tally.held_up:,} of {due:,} requests left late because all of {step.connections:,} connections waited "
+            f"for answers; latency counts from when they were due (--connections raises the bound)"
         )
     if not tally.good and not tally.failures:
         found.append("nothing was counted")

@@ -66,8 +66,8 @@ def choose(facts: Facts) -> Choice:
     reason = _unfit(facts) or _slow(facts.timings)
     if reason:
         return Choice("process", reason)
-    measured = ", ".join(f"{_shown(t.median_seconds)} for {_rows(t.rows)}" for t in facts.timings)
-    return Choice("inline", f"{measured}, no more than the {_shown(INLINE_SECONDS)} up to which it may")
+    measured = " and ".join(f"{_shown(t.median_seconds)} for {_rows(t.rows)}" for t in facts.timings)
+    return Choice("inline", f"{measured}: within the limit of {_shown(INLINE_SECONDS)}")
 
 
 def facts_of(description: Description, copies: int, device: str) -> Facts:
@@ -103,7 +103,7 @@ def _unfit(facts: Facts) -> str:
     if facts.trusted:
         return "it came with code or a pickle, which somebody had to allow"
     if not facts.native:
-        return f"flavor {facts.flavor} may run Python code, or what the model came with"
+        return f"flavor {facts.flavor} may run code that came with the model"
     if facts.copies > 1:
         return f"{facts.copies} copies were asked for"
     if facts.device != "cpu":
@@ -121,14 +121,14 @@ def _slow(timings: Sequence[Timing]) -> str:
     """The batch that took too long; of several the one with the most rows."""
     if not timings:
         return "it could not be measured"
-    limit = f"more than the {_shown(INLINE_SECONDS)} up to which it may run in the server"
+    limit = f"over the limit of {_shown(INLINE_SECONDS)} for the server itself"
     for timing in reversed(timings):
         if timing.median_seconds > INLINE_SECONDS:
             return f"{_shown(timing.median_seconds)} for {_rows(timing.rows)}, {limit}"
     for timing in reversed(timings):
         if timing.slowest_seconds > INLINE_SECONDS:
             at_worst = f"{_shown(timing.slowest_seconds)} for {_rows(timing.rows)} at worst"
-            return f"{at_worst} ({_shown(timing.median_seconds)} in the middle), {limit}"
+            return f"{at_worst} ({_shown(timing.median_seconds)} median), {limit}"
     return ""
 
 
