@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -12,6 +13,7 @@ import pytest
 
 import loops
 
+PORTABLE = bool(os.environ.get("MAITRED_PORTABLE"))
 CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 hypothesis.settings.register_profile("local", deadline=None, max_examples=60)
@@ -44,8 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_report_header() -> str:
-    portable = " portable" if os.environ.get("MAITRED_PORTABLE") else ""
-    return f"event loop: {loops.KIND}{portable}"
+    return f"event loop: {loops.KIND}{' portable' if PORTABLE else ''}"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return loops.is_spared(collection_path, PORTABLE) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    loops.forbidden = item.path.name if loops.is_without(item.path) else ""
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

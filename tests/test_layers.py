@@ -44,7 +44,7 @@ RULES = {
     "wire.timetexts", "wire.sizes", "wire.pieces", "wire.outline", "wire.row_pieces", "wire.json_pieces",
     "wire.json_decoders", "wire.json_store", "wire.json_uneven", "model.answers", "model.forms",
     "scheduling.queue", "scheduling.admission", "scheduling.batching", "scheduling.fairness", "scheduling.recovery",
-    "scheduling.returning",
+    "scheduling.returning", "scheduling.late",
     "scheduling.dispatcher", "scheduling.outage", "scheduling.curve", "scheduling.patience", "scheduling.aside",
     "scheduling.replicas", "pool.kinds", "registry.rules", "replica.lifecycle", "http.limits", "deployment.spec",
     "deployment.reconcile", "deployment.split", "rollout.steps", "rollout.guards", "rollout.decide", "scaler.policy",

@@ -19,8 +19,6 @@ from server import Server, WrongAnswers
 
 Values = dict[str, Any]
 LOADS = peers.HERE / "load"
-FULL = 0.95
-"""A load generator that uses this share of its core may itself be what limits the figure."""
 
 
 class LoadFailed(Exception):

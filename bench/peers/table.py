@@ -11,6 +11,7 @@ from rows import ROWS, Row
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 CLIENT_FULL = 0.95
+"""A load generator that uses this share of its core may itself be what limits the figure."""
 DETAILS = (
     ("rps", "requests/s", 0), ("p50_ms", "p50 ms", 2), ("p90_ms", "p90 ms", 2), ("p99_ms", "p99 ms", 2),
     ("cpu_us", "CPU-µs a request", 1), ("busy", "cores", 2), ("batch", "rows a batch", 1),

@@ -58,6 +58,9 @@ class Caller:
             await reader.readline()
         else:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if headers.get("connection") == "close":
+            self.hang_up()  # as callers do: the server would wait for it, for some seconds
+            self._streams = None
         return Reply(int(head[0].split()[1]), headers, body)
 
     def hang_up(self) -> None:

@@ -1,4 +1,7 @@
-"""maitred as it comes: default settings, one replica in a process of its own (as `auto` has it for these models)."""
+"""maitred as it comes: default settings, one replica in a process of its own (as `auto` has it for these models).
+
+Variant `plain`: a free replica takes at once what waits, and waits for nobody who was answered just now.
+"""
 import os
 import sys
 import tempfile
@@ -9,6 +12,14 @@ a = args()
 CLASS = {"overhead": "Overhead", "slow": "Slow", "curve": "Curve", "minilm": "MiniLM"}[a.model]
 os.environ["MAITRED_HOME"] = tempfile.mkdtemp(prefix="bench-maitred-")
 os.environ["MAITRED_ADMIN_LISTEN"] = f"127.0.0.1:{a.aux_port}"
-os.execv(sys.executable, [
-    sys.executable, "-m", "maitred.cli.main", "serve", f"{a.model}={HERE}/maitred_model.py:{CLASS}",
-    "--kind", "process", "--listen", f"127.0.0.1:{a.port}"])
+command = ["serve", f"{a.model}={HERE}/maitred_model.py:{CLASS}", "--kind", "process",
+           "--listen", f"127.0.0.1:{a.port}"]
+if "plain" not in a.opt:
+    os.execv(sys.executable, [sys.executable, "-m", "maitred.cli.main", *command])
+
+from maitred.cli.main import main  # noqa: E402
+from maitred.scheduling.returning import Returning  # noqa: E402
+
+Returning.learn = lambda self, fixed_seconds: None
+sys.argv[1:] = command
+main()

@@ -146,7 +146,8 @@ class Apart:
             return
         work.stopped = True
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        future.set_exception(DeadlinePassed("the deadline passed while the body was read"))
+        message = "the deadline passed while the body was read: allow more time, or send less at once"
+        future.set_exception(DeadlinePassed(message))
         self._hand_in(work, None, future)
 
     def write(self, way: Callable[[Pause], Any], done: Callable[[asyncio.Future[Any]], None]) -> Work:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from maitred.http.exchange import Exchange, error_body
+from maitred.http.limits import WAIT_A_MOMENT
 from maitred.http.port import LOG
 
 Message = MutableMapping[str, Any]
@@ -41,11 +42,11 @@ class Aside:
 
     def exchange(self, exchange: Exchange) -> None:
         if self._closed:
-            exchange.reply(503, error_body("the server is shutting down; try again"), extra=b"Retry-After: 1\r\n")
+            exchange.reply(503, error_body("the server is shutting down; try again"), extra=WAIT_A_MOMENT)
             return
         if len(self._calls) >= self._most_calls:
-            exchange.reply(503, error_body("too many requests wait for this page; try again shortly"),
-                           extra=b"Retry-After: 1\r\n")  # fmt: skip
+            body = error_body("too many requests wait for this page; try again shortly")
+            exchange.reply(503, body, extra=WAIT_A_MOMENT)
             return
         main, second = self._loops()
         call = _Call(exchange, self._app, main, second, self._calls.discard)

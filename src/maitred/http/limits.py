@@ -269,6 +269,7 @@ def outstays(came: int, size: int, seconds: float, limits: Limits) -> bool:
 
 
 WAIT_A_MOMENT: Final = b"Retry-After: 1\r\n"
+"""The header of a refusal that may be over in a second."""
 
 
 def no_room(size: int) -> Refused:

@@ -28,6 +28,7 @@ from maitred.http.limits import (
     HEAD,
     IDLE,
     ROOM,
+    WAIT_A_MOMENT,
     ChunkSizes,
     Head,
     Headers,
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
             port.counted(len(port.connections))
         if len(port.connections) + port.elsewhere > limits.connections:
             message = f"this server holds {limits.connections} connections, its limit; try again shortly"
-            self._refuse(Refused(503, message, b"Retry-After: 1\r\n"))
+            self._refuse(Refused(503, message, WAIT_A_MOMENT))
             self._after(0)
 
     def data_received(self, data: bytes) -> None:

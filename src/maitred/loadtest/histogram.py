@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 _DIGITS: Final = 10
-_HALF: Final = 1 << _DIGITS
 _TOP: Final = 42
 LONGEST: Final = (1 << _TOP) - 1
 """Nanoseconds; longer durations (73 minutes) share the last bucket, and only `most` tells them apart."""

@@ -18,9 +18,10 @@ INLINE_SECONDS: Final = 50e-6
 BACK_SECONDS: Final = 200e-6
 """A batch in serving that takes longer speaks against it, ..."""
 STALL_SECONDS: Final = 10e-3
-"""... and one that takes longer than this weighs as much as eight of them: everybody has waited for it."""
-_WINDOW: Final = 64
+"""... and one that takes longer than this weighs `_STALL_WEIGHT` times as much: everybody has waited for it."""
 _STALL_WEIGHT: Final = 8
+_WINDOW: Final = 64
+"""Batches that are looked at together; after them it begins anew."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +136,8 @@ def _slow(timings: Sequence[Timing]) -> str:
 class Overstays:
     """Watches a model that the server runs itself: are its batches longer in serving than they were when measured?
 
-    It overstays once more than half of 64 batches took over 200 us each, where one of over 10 ms counts as eight. A
-    lone hiccup of the machine is not enough.
+    It overstays once the weight of those that took over `BACK_SECONDS` is more than half of a `_WINDOW`. A lone
+    hiccup of the machine is not enough.
     """
 
     __slots__ = ("_batches", "_weight", "_slowest", "reason")

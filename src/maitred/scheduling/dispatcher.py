@@ -8,17 +8,18 @@ from itertools import chain
 from typing import Final, Protocol
 
 from maitred.endpoint import Ticket
-from maitred.errors import Cancelled, DeadlinePassed, MaitredError, ModelFault, Quarantined, ReplicaLost, WouldBeLate
+from maitred.errors import Cancelled, MaitredError, ModelFault, ReplicaLost
 from maitred.messages import BACKGROUND, FOREVER, LANES, NORMAL, Request
-from maitred.scheduling.admission import LaneLimits, Load, decide, drain_seconds
+from maitred.scheduling.admission import LaneLimits, Load, decide
 from maitred.scheduling.aside import Aside
 from maitred.scheduling.batching import Batch, Bounds, form
 from maitred.scheduling.curve import Curve
 from maitred.scheduling.fairness import Shares, Tenants
+from maitred.scheduling.late import deadline_of, find_overdue, late_running, late_waiting, too_late
 from maitred.scheduling.outage import Outage
 from maitred.scheduling.patience import Patience
 from maitred.scheduling.queue import WAITING, Queue
-from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, standing
+from maitred.scheduling.recovery import TABLE, Cause, Group, Quarantine, RowBound, Step, quarantined, standing
 from maitred.scheduling.replicas import Replica, Replicas
 from maitred.scheduling.returning import ENOUGH, MOST_SECONDS, Returning
 
@@ -486,7 +487,7 @@ class Dispatcher:
                 rows = weight - (self.queue.empty - empty)
                 # Earliest first in one lane; but the newest first where patience is short.
                 deadline = min(
-                    _deadline(tickets) if several else tickets[0].request.deadline, tickets[-1].request.deadline
+                    deadline_of(tickets) if several else tickets[0].request.deadline, tickets[-1].request.deadline
                 )
                 self._start(replica, tickets, rows, deadline, None, now)
         if several:
@@ -509,7 +510,7 @@ class Dispatcher:
         for ticket in group.tickets:
             rows += ticket.request.rows
             weight += ticket.request.rows or 1
-        self._start(replica, group.tickets, rows, _deadline(group.tickets), group, now)
+        self._start(replica, group.tickets, rows, deadline_of(group.tickets), group, now)
         return weight
 
     def _start(
@@ -589,14 +590,14 @@ class Dispatcher:
                 self._quarantine.add(self._digest(ticket.request), now)
                 self._blamed = True
             if not ticket.ended:
-                self._effects.fail(ticket, _quarantined())
+                self._effects.fail(ticket, quarantined())
 
     def _check_quarantine(self, ticket: Ticket, now: float) -> MaitredError | None:
         if self._digest is None:
             return None
         digest = self._digest(ticket.request)
         if self._quarantine.holds(digest, now):
-            return _quarantined()
+            return quarantined()
         if self._quarantine.recall(digest):
             ticket.attempts = 1
         return None
@@ -630,7 +631,7 @@ class Dispatcher:
         overdue: list[tuple[Batch, Ticket]] = []
         for batch in self._running.values():
             if batch.deadline <= now:
-                batch.deadline = _find_overdue(batch, now, overdue)
+                batch.deadline = find_overdue(batch, now, overdue)
             earliest = min(earliest, batch.deadline)
         self._asked = earliest
         if earliest != FOREVER:
@@ -644,16 +645,16 @@ class Dispatcher:
                 if not batch.alive:
                     self._abandoned.append(batch)
                 self._learn_caution(ticket, now)
-                self._effects.fail(ticket, _late_running(ticket, now))
+                self._effects.fail(ticket, late_running(ticket, now))
 
     def _fail_late(self, late: list[Ticket], now: float) -> None:
         for ticket in late:
             if not ticket.ended:
                 self._learn_caution(ticket, now)
                 if ticket.request.deadline > now:
-                    self._effects.fail(ticket, _too_late(ticket, self.load, now))
+                    self._effects.fail(ticket, too_late(ticket, self.load, now))
                 else:
-                    self._effects.fail(ticket, _late_waiting(ticket, now))
+                    self._effects.fail(ticket, late_waiting(ticket, now))
 
     def _learn_caution(self, late: Ticket, now: float) -> None:
         """Somebody was admitted and is late. Who was in a greater hurry than any batch can be says nothing."""
@@ -667,47 +668,3 @@ class Dispatcher:
             request.lane += 1
             for part in parts or ():
                 part.request.lane = request.lane
-
-
-def _find_overdue(batch: Batch, now: float, overdue: list[tuple[Batch, Ticket]]) -> float:
-    """Add the members past their deadline; return the earliest deadline of the others."""
-    earliest = FOREVER
-    for ticket in batch.tickets:
-        if ticket.ended:
-            continue
-        deadline = ticket.request.deadline
-        if deadline <= now:
-            overdue.append((batch, ticket))
-        elif deadline < earliest:
-            earliest = deadline
-    return earliest
-
-
-def _deadline(tickets: list[Ticket]) -> float:
-    return min(ticket.request.deadline for ticket in tickets)
-
-
-def _late_waiting(ticket: Ticket, now: float) -> MaitredError:
-    return DeadlinePassed(
-        f"the deadline passed while the request waited in the queue, for {now - ticket.submitted_at:.3f} s; "
-        "the model did not run"
-    )
-
-
-def _too_late(ticket: Ticket, load: Load, now: float) -> MaitredError:
-    return WouldBeLate(
-        f"the answer would take about {load.batch_seconds:.3f} s, and the deadline is in "
-        f"{ticket.request.deadline - now:.3f} s: try later, or allow more time",
-        retry_after_seconds=drain_seconds(load, load.lanes[ticket.request.lane].rows),
-    )
-
-
-def _late_running(ticket: Ticket, now: float) -> MaitredError:
-    waited, ran = ticket.started_at - ticket.submitted_at, now - ticket.started_at
-    return DeadlinePassed(
-        f"the deadline passed while the model ran: after {waited:.3f} s in the queue and {ran:.3f} s of running"
-    )
-
-
-def _quarantined() -> MaitredError:
-    return Quarantined("this input has ended two copies of the model one after the other and is refused for a while")

@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Final
 
 from maitred.endpoint import Ticket
-from maitred.errors import MaitredError, Malformed, ModelFault
+from maitred.errors import MaitredError, Malformed, ModelFault, Quarantined
 
 
 class Cause(StrEnum):
@@ -249,3 +249,8 @@ class Quarantine:
         while len(self.until) > self._most:
             oldest, _ = self.until.popitem(last=False)
             self._suspects.discard(oldest)
+
+
+def quarantined() -> MaitredError:
+    """What callers with such an input are told."""
+    return Quarantined("this input has ended two copies of the model one after the other and is refused for a while")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -95,7 +94,6 @@ def _moved(message: str, within: Within) -> str:
 
 
 _PLACE: Final = re.compile(r"\$\[(\d+)\]")
-_Strip = Callable[[bytes, bool, bool], bytes]
 
 
 def _all_brackets(piece: bytes, first: bool, last: bool) -> bytes:
