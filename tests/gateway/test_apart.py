@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from gates import FakeEndpoint, FakeExchange, Port, tensor
 from loops import run
 from maitred.endpoint import Ticket
 from maitred.gateway import rest, rows
-from maitred.gateway.apart import Apart, Read
+from maitred.gateway.apart import THREADS, Apart, Read
 from maitred.gateway.rest import Rest
 from maitred.http.exchange import JSON
 from maitred.messages import Result, Tensor
@@ -189,6 +191,35 @@ def test_a_body_whose_caller_has_left_is_not_read_on(bench: Bench, gate: Gate) -
         gate.open.set()
         await idle(bench.apart)
         assert work.stopped and exchange.answer is None and endpoint.tickets == []
+
+    run(play())
+
+
+def test_bodies_that_nobody_wants_any_more_are_not_kept_for_a_thread(bench: Bench, gate: Gate) -> None:
+    """The threads may be busy for seconds, and callers come and go: what waits there would be bounded by nothing."""
+    path, body = BODIES["V2"]
+    text = json.dumps(body).encode()
+    late = {"Maitred-Timeout-Ms": "20"}
+
+    async def play() -> None:
+        first = [bench.send(path, body) for _ in range(THREADS)]
+        await gate.wait()
+        arrays = [np.frombuffer(text, np.uint8).copy() for _ in range(2)]
+        kept = [weakref.ref(array) for array in arrays]
+        left, expired = bench.send(path, memoryview(arrays[0])), bench.send(path, memoryview(arrays[1]), late)
+        del arrays
+        left.gone.gone()
+        await asyncio.wait_for(expired.done.wait(), BOUND_SECONDS)
+        assert expired.answer is not None and expired.answer[0] == 504
+        left.body = expired.body = b""
+        del left, expired
+        gc.collect()
+        assert [ref() for ref in kept] == [None, None]
+        gate.open.set()
+        for exchange in first:
+            await asyncio.wait_for(exchange.done.wait(), BOUND_SECONDS)
+            assert exchange.answer is not None and exchange.answer[0] == 200
+        await idle(bench.apart)
 
     run(play())
 
