@@ -65,6 +65,11 @@ class Bodies(Protocol):
         """It waits no longer."""
         ...
 
+    def count(self, holder: object, size: int) -> Place:
+        """Count bytes that are there already: a body which was small until it was inflated. Raises Refused where there
+        is no room for them, or others wait for it."""
+        ...
+
 
 class Steps:
     """The places of a body whose size is not known before its end: they are only counted."""
