@@ -76,6 +76,9 @@ class Steps:
 
     __slots__ = ("size", "_places")
 
+    body = None
+    """It lies in none of them."""
+
     def __init__(self) -> None:
         self.size = LARGE_BYTES
         """So long may the body become before it needs another one."""
