@@ -380,6 +380,28 @@ def test_an_answer_whose_caller_has_left_is_not_written_on(bench: Bench) -> None
     run(play())
 
 
+def test_nothing_keeps_an_answer_that_was_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are not looked at by the garbage collector, so a circle of them would stay for ever."""
+    kept: list[weakref.ref[Any]] = []
+    owned = Result.owned
+
+    def watched(self: Result) -> Result:
+        own = owned(self)
+        kept.extend(weakref.ref(tensor.data) for tensor in own.batch.tensors.values())
+        return own
+
+    monkeypatch.setattr(Result, "owned", watched)
+
+    async def play() -> None:
+        body = {"inputs": [tensor("n", "INT64", [1], [COUNT])]}
+        assert (await bench.ask("/v2/models/grow/infer", body))[0] == 200
+        await idle(bench.apart)
+
+    run(play())
+    gc.collect()
+    assert kept[-1]() is None, "the copy that was written; the endpoint here has one of its own"
+
+
 def test_texts_of_a_long_answer(bench: Bench) -> None:
     endpoint = bench.add("echo", {"s": "str[n]"}, {"s": "str[n]"})
     texts = ["\u00e9" * 1000, 'a",'] * 1100

@@ -83,7 +83,7 @@ class Work:
 
     def run(self) -> Any:
         """In a thread: all of it. Raises Stopped, and what the way raises."""
-        way = self._way
+        way, self._way = self._way, None  # what is being done refers to this
         if way is None:
             raise Stopped
         return way(self)
