@@ -402,6 +402,32 @@ def test_nothing_keeps_an_answer_that_was_written(bench: Bench, monkeypatch: pyt
     assert kept[-1]() is None, "the copy that was written; the endpoint here has one of its own"
 
 
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_nothing_keeps_an_answer_that_could_not_be_written(bench: Bench, count: int) -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    def broken(inputs: dict[str, Any]) -> dict[str, Any]:
+        array = np.full(count, np.nan)
+        kept.append(weakref.ref(array))
+        return {"y": array}
+
+    async def play() -> None:
+        endpoint = bench.add("broken", {"n": "int64[1]"}, {"y": "float64[m]"}, broken)
+        endpoint.function = None
+        for _ in range(2):
+            exchange = bench.send("/v2/models/broken/infer", {"inputs": [tensor("n", "INT64", [1], [1])]})
+            (ticket,) = endpoint.tickets
+            ticket.end(Result(endpoint.outputs(broken({}), 1), 0, 1, True))
+            ticket.result = None  # as the pool does
+            assert exchange.answer is not None and exchange.answer[0] == 500
+            endpoint.tickets.clear()
+            del ticket, exchange
+
+    run(play())
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]
+
+
 def test_texts_of_a_long_answer(bench: Bench) -> None:
     endpoint = bench.add("echo", {"s": "str[n]"}, {"s": "str[n]"})
     texts = ["\u00e9" * 1000, 'a",'] * 1100
