@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from gates import FakeEndpoint, FakeExchange, Port, tensor
 from loops import run
 from maitred.endpoint import Ticket
 from maitred.gateway import rest, rows
-from maitred.gateway.apart import Apart, Read
+from maitred.gateway.apart import THREADS, Apart, Read
 from maitred.gateway.rest import Rest
 from maitred.http.exchange import JSON
 from maitred.messages import Result, Tensor
@@ -193,6 +195,35 @@ def test_a_body_whose_caller_has_left_is_not_read_on(bench: Bench, gate: Gate) -
     run(play())
 
 
+def test_bodies_that_nobody_wants_any_more_are_not_kept_for_a_thread(bench: Bench, gate: Gate) -> None:
+    """The threads may be busy for seconds, and callers come and go: what waits there would be bounded by nothing."""
+    path, body = BODIES["V2"]
+    text = json.dumps(body).encode()
+    late = {"Maitred-Timeout-Ms": "20"}
+
+    async def play() -> None:
+        first = [bench.send(path, body) for _ in range(THREADS)]
+        await gate.wait()
+        arrays = [np.frombuffer(text, np.uint8).copy() for _ in range(2)]
+        kept = [weakref.ref(array) for array in arrays]
+        left, expired = bench.send(path, memoryview(arrays[0])), bench.send(path, memoryview(arrays[1]), late)
+        del arrays
+        left.gone.gone()
+        await asyncio.wait_for(expired.done.wait(), BOUND_SECONDS)
+        assert expired.answer is not None and expired.answer[0] == 504
+        left.body = expired.body = b""
+        del left, expired
+        gc.collect()
+        assert [ref() for ref in kept] == [None, None]
+        gate.open.set()
+        for exchange in first:
+            await asyncio.wait_for(exchange.done.wait(), BOUND_SECONDS)
+            assert exchange.answer is not None and exchange.answer[0] == 200
+        await idle(bench.apart)
+
+    run(play())
+
+
 async def idle(apart: Apart) -> None:
     """Wait until nothing is being read or written."""
 
@@ -347,6 +378,54 @@ def test_an_answer_whose_caller_has_left_is_not_written_on(bench: Bench) -> None
         assert work.stopped and exchange.answer is None
 
     run(play())
+
+
+def test_nothing_keeps_an_answer_that_was_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are not looked at by the garbage collector, so a circle of them would stay for ever."""
+    kept: list[weakref.ref[Any]] = []
+    owned = Result.owned
+
+    def watched(self: Result) -> Result:
+        own = owned(self)
+        kept.extend(weakref.ref(tensor.data) for tensor in own.batch.tensors.values())
+        return own
+
+    monkeypatch.setattr(Result, "owned", watched)
+
+    async def play() -> None:
+        body = {"inputs": [tensor("n", "INT64", [1], [COUNT])]}
+        assert (await bench.ask("/v2/models/grow/infer", body))[0] == 200
+        await idle(bench.apart)
+
+    run(play())
+    gc.collect()
+    assert kept[-1]() is None, "the copy that was written; the endpoint here has one of its own"
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_nothing_keeps_an_answer_that_could_not_be_written(bench: Bench, count: int) -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    def broken(inputs: dict[str, Any]) -> dict[str, Any]:
+        array = np.full(count, np.nan)
+        kept.append(weakref.ref(array))
+        return {"y": array}
+
+    async def play() -> None:
+        endpoint = bench.add("broken", {"n": "int64[1]"}, {"y": "float64[m]"}, broken)
+        endpoint.function = None
+        for _ in range(2):
+            exchange = bench.send("/v2/models/broken/infer", {"inputs": [tensor("n", "INT64", [1], [1])]})
+            (ticket,) = endpoint.tickets
+            ticket.end(Result(endpoint.outputs(broken({}), 1), 0, 1, True))
+            ticket.result = None  # as the pool does
+            assert exchange.answer is not None and exchange.answer[0] == 500
+            endpoint.tickets.clear()
+            del ticket, exchange
+
+    run(play())
+    gc.collect()
+    assert [ref() for ref in kept] == [None, None]
 
 
 def test_texts_of_a_long_answer(bench: Bench) -> None:

@@ -123,6 +123,24 @@ def test_a_body_that_never_fits_is_refused_at_once(desk: Desk) -> None:
     assert caught.value.status == 413
 
 
+def test_bytes_that_are_there_are_counted_or_refused_at_once(desk: Desk) -> None:
+    place = desk.bodies.count("inflated", 900_000)
+    assert len(place.view) == 0 and desk.bodies.used_bytes == 900_000
+    for size, status in ((100_001, 503), (1_000_001, 413)):
+        with pytest.raises(Refused) as caught:
+            desk.bodies.count("another", size)
+        assert caught.value.status == status
+    waits = Caller()
+    assert desk.ask(waits, 800_000) is None
+    with pytest.raises(Refused, match="no memory to spare"):
+        desk.bodies.count("another", 50_000)  # others came before it
+    place.drop()
+    desk.loop.turn()
+    assert len(waits.places) == 1 and desk.bodies.used_bytes == 800_000
+    waits.places[0].drop()
+    assert desk.bodies.used_bytes == 0 and not desk.bodies._held
+
+
 def test_the_line_is_served_in_its_order_and_nobody_is_passed_over(desk: Desk) -> None:
     told: list[Caller] = []
     first, large, small = Caller(told), Caller(told), Caller(told)

@@ -97,12 +97,23 @@ def test_index(port: Port) -> None:
         (b'{"ready":1}', "ready must be"),
         (b"{", "JSON"),
         (b"[]", "the body"),
-        (b'{"x":' + b"[" * 250_000 + b"]" * 250_000 + b"}", "deeper than 100"),
+        (b'{"x":' + b"[" * 25_000 + b"]" * 25_000 + b"}", "deeper than 100"),
         (b'{"x":' + b"[" * 120 + b"]" * 120 + b"}", "deeper than 100"),
     ):
         answer = port.ask("POST", "/v2/repository/index", body)
         assert answer.status == 400
         assert says in answer.error
+
+
+@pytest.mark.parametrize("action", ["index", "models/new/load", "models/new/unload"])
+def test_what_is_no_prediction_and_long_is_refused_unread(action: str) -> None:
+    """It would be read on the loop: 48 MB of objects took half a second, in which nobody was answered."""
+    port, control = Port(repository_control=True), Control()
+    port.rest = Rest(port.router, port.settings, control=control)
+    for size, status in ((1 << 16, 200), ((1 << 16) + 1, 413)):
+        answer = port.ask("POST", f"/v2/repository/{action}", b"{" + b" " * (size - 2) + b"}")
+        assert answer.status == status
+    assert "65537 bytes, and this route takes 65536: send less" in answer.error
 
 
 def test_what_the_operator_should_know_of_a_ready_model_is_in_the_index(port: Port) -> None:

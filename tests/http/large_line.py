@@ -58,6 +58,11 @@ class Giver:
     def leave(self, asker: Asker) -> None:
         self.line = [(other, want) for other, want in self.line if other is not asker]
 
+    def count(self, holder: object, size: int) -> Place:
+        if self.used + size > self.room:
+            raise Refused(503, "there is no memory", b"Retry-After: 1\r\n")
+        return self._give(Want("POST", b"/", [], size, True))
+
     def serve(self) -> None:
         """Let the first who waits have a place."""
         asker, want = self.line.pop(0)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from large_line import Giver, LargeLine
 
+from maitred.http.bodies import MOVING_BYTES
 from maitred.http.exchange import Exchange
 from maitred.http.large import Large
 from maitred.http.limits import Limits
@@ -257,8 +258,32 @@ def test_a_compressed_body_is_counted_and_inflated_as_ever() -> None:
     packed = gzip.compress(BODY)
     line = LargeLine(giver).send(post(packed, extra=b"Content-Encoding: gzip\r\n"))
     assert line.answers("POST")[0].body == BODY
-    assert [spot.want.size for spot in giver.given] == [len(packed) - (64 << 10)]
+    assert [spot.want.size for spot in giver.given] == [len(packed) - (64 << 10), len(BODY)]
     assert giver.used == 0
+
+
+def test_few_bytes_that_become_many_are_counted_until_the_answer() -> None:
+    giver = Giver()
+    line = LargeLine(giver, keep)
+    packed = gzip.compress(bytes(SIZE))
+    assert len(packed) < MOVING_BYTES, "small, by what its head says"
+    line.send(post(packed, extra=b"Content-Encoding: gzip\r\n"))
+    (exchange,) = line.app.seen
+    assert len(exchange.body) == giver.used == SIZE
+    exchange.reply(200, b"{}")
+    assert giver.used == 0
+    line.send(post(packed, extra=b"Content-Encoding: gzip\r\n"))
+    line.hang_up()
+    assert giver.used == 0 and len(giver.given) == 2
+
+
+def test_a_body_that_finds_no_room_once_it_is_inflated_is_refused_and_the_connection_goes_on() -> None:
+    giver = Giver(room=SIZE - 1)
+    line = LargeLine(giver).send(post(gzip.compress(bytes(SIZE)), extra=b"Content-Encoding: gzip\r\n"))
+    giver.room = SIZE
+    line.send(post(gzip.compress(bytes(SIZE)), extra=b"Content-Encoding: gzip\r\n"))
+    assert [answer.status for answer in line.answers("POST", "POST")] == [503, 200]
+    assert len(line.app.seen) == 1 and giver.used == 0
 
 
 def test_what_is_expected_is_asked_for_and_then_read() -> None:

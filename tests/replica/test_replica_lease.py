@@ -64,6 +64,8 @@ def test_a_lease_outlives_its_arena() -> None:
     kept = np.frombuffer(lease.view, np.uint8)
     arena.close()
     assert bytes(kept[:5]) == b"still"
+    assert bytes(lease.body[:5]) == b"still", "a body may become complete after its model has gone"
+    del kept
     lease.drop()
     assert arena.used_bytes == 0
     with pytest.raises(NoMemory, match="stopped"):

@@ -23,6 +23,7 @@ from maitred import host
 from maitred.assemble import inflight_bytes
 from maitred.replica.inflight import InFlight
 from maitred.settings import HttpSettings, ServerSettings
+from maitred.wire.sizes import ON_LOOP_BYTES
 
 PIXELS = 40_000
 """Of `image`: its bodies have 160 kB and a head."""
@@ -115,6 +116,24 @@ def test_a_large_tensor_is_never_copied_and_answered_right(tmp_path: Path, copie
             assert small.status == 404
             await until(lambda: is_empty(house))
         assert copied == [False, False]
+
+    run(play())
+
+
+def test_a_large_tensor_that_a_thread_has_checked_is_not_copied_either(tmp_path: Path, copied: list[bool]) -> None:
+    values = [float(value) for value in range(10)]
+    assert tensor(*values).nbytes > ON_LOOP_BYTES
+
+    async def play() -> None:
+        async with standing(settings(tmp_path, {"image": "Checked"})) as house:
+            caller = house.caller()
+            reply = await caller.ask("POST", INFER.format("image"), *binary(tensor(*values)))
+            outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
+            assert outputs["low"] == outputs["high"] == values
+            reply = await caller.ask("POST", INFER.format("image"), *binary(tensor(*values, 1001)))
+            assert reply.status == 400 and b"outside the range max=1000" in reply.body
+            await until(lambda: is_empty(house))
+        assert copied == [False]
 
     run(play())
 

@@ -105,6 +105,8 @@ class Call(msgspec.Struct, eq=False):
         if not isinstance(error, MaitredError):
             log.error("an answer could not be written", exc_info=error)
             error = defect()
+        # Frames of the writing have the result, and that has the ticket: no collector would ever look through records.
+        error.__traceback__ = error.__context__ = None
         ticket.error = error
         result.batch.unwritten.append(ticket)
         reply_error(exchange, error)

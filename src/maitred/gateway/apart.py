@@ -58,11 +58,15 @@ class Read:
 class Work:
     """One body or answer in a thread; a `Pause` for what is done there."""
 
-    __slots__ = ("stopped", "exchange", "_apart", "_loop", "_timer", "_rested")
+    __slots__ = ("stopped", "exchange", "_way", "_apart", "_loop", "_timer", "_rested")
 
-    def __init__(self, apart: Apart, exchange: Exchange | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, apart: Apart, exchange: Exchange | None, loop: asyncio.AbstractEventLoop, way: Callable[[Work], Any]
+    ) -> None:
         self.stopped = False
         self.exchange = exchange
+        self._way: Callable[[Work], Any] | None = way
+        """What is to be done, and with it the body or answer: a thread may come to it long after its caller left."""
         self._apart = apart
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
@@ -76,6 +80,13 @@ class Work:
         if clock() - self._rested >= WORK_SECONDS:
             time.sleep(REST_SECONDS)
             self._rested = clock()
+
+    def run(self) -> Any:
+        """In a thread: all of it. Raises Stopped, and what the way raises."""
+        way, self._way = self._way, None  # what is being done refers to this
+        if way is None:
+            raise Stopped
+        return way(self)
 
     def by(self, deadline: float) -> None:
         """Any thread: the caller has lost interest at `deadline` (absolute), if not before."""
@@ -98,10 +109,15 @@ class Work:
     def _late(self) -> None:
         self._apart.late(self)
 
+    def stop(self) -> None:
+        """Nobody wants it any more: what it was to be done with is not kept for a thread that has yet to come."""
+        self.stopped = True
+        self.exchange = self._way = None
+        self.disarm()
+
     def gone(self) -> None:
         """The caller has left."""
-        self.stopped = True
-        self.disarm()
+        self.stop()
 
 
 class Apart:
@@ -120,42 +136,42 @@ class Apart:
         `key`: the signature by which it is read.
         """
         loop = asyncio.get_running_loop()
-        work = Work(self, exchange, loop)
+        work = Work(self, exchange, loop, way)
         exchange.gone = work
         self._works.add(work)
         if deadline < FOREVER:
             work._arm(deadline)
-        future = loop.run_in_executor(self._threads(), way, work)
+        future = loop.run_in_executor(self._threads(), work.run)
         future.add_done_callback(partial(self._has_read, work, key))
 
     def _has_read(self, work: Work, key: object, future: asyncio.Future[Any]) -> None:
         self._works.discard(work)
         work.disarm()
         if _wanted(work, future):
-            self._hand_in(work, key, future)
+            self._hand_in(work.exchange, key, future)
 
-    def _hand_in(self, work: Work, key: object, future: asyncio.Future[Any]) -> None:
-        exchange: Any = work.exchange
-        work.exchange = exchange.gone = None
+    def _hand_in(self, exchange: Any, key: object, future: asyncio.Future[Any]) -> None:
+        exchange.gone = None
         exchange.body = Read(exchange.body, key, future)
         self.again(exchange)
 
     def late(self, work: Work) -> None:
         """The deadline has passed while a body was read."""
-        if work.stopped or work.exchange is None:
+        exchange = work.exchange
+        if work.stopped or exchange is None:
             return
-        work.stopped = True
+        work.stop()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         message = "the deadline passed while the body was read: allow more time, or send less at once"
         future.set_exception(DeadlinePassed(message))
-        self._hand_in(work, None, future)
+        self._hand_in(exchange, None, future)
 
     def write(self, way: Callable[[Pause], Any], done: Callable[[asyncio.Future[Any]], None]) -> Work:
         """Do `way` in a thread and call `done`, unless the work was stopped."""
         loop = asyncio.get_running_loop()
-        work = Work(self, None, loop)
+        work = Work(self, None, loop, way)
         self._works.add(work)
-        future = loop.run_in_executor(self._threads(), way, work)
+        future = loop.run_in_executor(self._threads(), work.run)
         future.add_done_callback(partial(self._has_written, work, done))
         return work
 

@@ -11,7 +11,7 @@ from maitred.deployment.router import Router
 from maitred.errors import MaitredError
 from maitred.gateway.paths import parse
 from maitred.http.bodies import Asker, Place, Want
-from maitred.http.limits import WAIT_A_MOMENT, Headers, Refused
+from maitred.http.limits import WAIT_A_MOMENT, Headers, Refused, no_room
 from maitred.replica.lease import Lease
 from maitred.replica.memory import Arena, NoMemory
 from maitred.wire.binary import HEADER, MAX_DIGITS
@@ -47,18 +47,15 @@ class Bodies:
         self._router = router
         self._loop = loop
         self._line: dict[Asker, Want] = {}
-        self._held: dict[Asker, int] = {}
-        """Bytes by connection."""
+        self._held: dict[object, int] = {}
+        """Bytes by connection, or by the exchange whose body was inflated."""
         self._scheduled = False
 
     def ask(self, asker: Asker, want: Want) -> Place | None:
         """A place now, or None: `asker.granted` or `denied` follows. Raises Refused where there is none to be had."""
         begun = self._held.get(asker, 0) if want.counted else 0
         if begun + want.size > self.limit_bytes:
-            message = (
-                f"the body is larger than the {self.limit_bytes} bytes that this server takes in at once; send less"
-            )
-            raise Refused(413, message)
+            raise self._never()
         free = self._fits(want) and self._is_next(asker, want)
         if free and not any(self._is_next(*waiting) for waiting in self._line.items()):
             return self._give(asker, want)
@@ -69,6 +66,24 @@ class Bodies:
     def leave(self, asker: Asker) -> None:
         if self._line.pop(asker, None) is not None:
             self._see_to_line()
+
+    def count(self, holder: object, size: int) -> Place:
+        """Bytes that are there already. Raises Refused: only who holds nothing yet may wait in line."""
+        if size > self.limit_bytes:
+            raise self._never()
+        if self.crowded or self.used_bytes + size > self.limit_bytes:
+            raise no_room(size)
+        place = Own(0, partial(self._returned, holder, size))
+        self._hold(holder, size)
+        return place
+
+    def _never(self) -> Refused:
+        message = f"the body is larger than the {self.limit_bytes} bytes that this server takes in at once; send less"
+        return Refused(413, message)
+
+    def _hold(self, holder: object, size: int) -> None:
+        self.used_bytes += size
+        self._held[holder] = self._held.get(holder, 0) + size
 
     def _fits(self, want: Want) -> bool:
         return self.used_bytes + want.size <= self.limit_bytes
@@ -93,8 +108,7 @@ class Bodies:
             why = f" ({error})" if str(error) else ""
             message = f"this server got no memory for a body of {want.size} bytes{why}; send it again later"
             raise Refused(503, message, WAIT_A_MOMENT) from None
-        self.used_bytes += want.size
-        self._held[asker] = self._held.get(asker, 0) + want.size
+        self._hold(asker, want.size)
         return place
 
     def _memory(self, want: Want) -> tuple[Arena, int] | None:
@@ -113,13 +127,13 @@ class Bodies:
         memory = None if served is None else served.memory()
         return None if memory is None else (memory, head_bytes)
 
-    def _returned(self, asker: Asker, size: int) -> None:
+    def _returned(self, holder: object, size: int) -> None:
         self.used_bytes -= size
-        left = self._held[asker] - size
+        left = self._held[holder] - size
         if left:
-            self._held[asker] = left
+            self._held[holder] = left
         else:
-            del self._held[asker]
+            del self._held[holder]
         self._see_to_line()
 
     def _see_to_line(self) -> None:

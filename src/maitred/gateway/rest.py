@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from maitred.deployment.router import Router, Served
-from maitred.errors import Forbidden, MaitredError, Malformed, Unknown
+from maitred.errors import Forbidden, MaitredError, Malformed, TooLarge, Unknown
 from maitred.events import METHOD_NOT_ALLOWED, Listener, RequestEnded, nobody
 from maitred.gateway import metadata
 from maitred.gateway.answers import Call, defect, log, reply_error, reply_json
@@ -49,6 +49,8 @@ ANY: Final = "*"
 
 MAX_ROUTES: Final = 1024
 MAX_SHAPES: Final = 4096
+MAX_WORDS: Final = 1 << 16
+"""Bytes of a body that is no prediction."""
 
 CLOSELY: Final = 15
 """Requests that are read closely after one that had to be, before the short way is tried again."""
@@ -192,7 +194,7 @@ class Rest:
             case "models":
                 return {"GET": lambda exchange: reply_json(exchange, {"models": [s.name for s in router.all()]})}
             case "index":
-                return {"POST": lambda exchange: reply_json(exchange, metadata.index(router, exchange.body))}
+                return {"POST": lambda exchange: reply_json(exchange, metadata.index(router, _few_words(exchange)))}
         return {"POST": lambda exchange: self._change(exchange, asked)}
 
     def _change(self, exchange: Exchange, asked: Asked) -> None:
@@ -201,7 +203,8 @@ class Rest:
             raise Forbidden(
                 f"models cannot be {asked.action}ed on this port: start the server with --allow-repository-control"
             )
-        if exchange.body.strip() and _read_load(exchange.body).get("parameters"):
+        body = _few_words(exchange)
+        if body.strip() and _read_load(body).get("parameters"):
             raise Malformed("parameters: none are known for this action")
 
         def done(error: MaitredError | None) -> None:
@@ -216,6 +219,13 @@ class Rest:
         if self._aside is None:
             raise Unknown(f"there is no route {shown(exchange.path.decode('latin-1'))}")
         self._aside.exchange(exchange)
+
+
+def _few_words(exchange: Exchange) -> Any:
+    """The body of a request that is no prediction: it is read on the loop, so it must be short. Raises TooLarge."""
+    if len(exchange.body) > MAX_WORDS:
+        raise TooLarge(f"the body has {len(exchange.body)} bytes, and this route takes {MAX_WORDS}: send less")
+    return exchange.body
 
 
 def _allowing(methods: str) -> Handler:

@@ -48,8 +48,8 @@ class OneExchange(Exchange, eq=False, weakref=False):
     `plain`."""
 
     def lies(self) -> Any:
-        body: Any = self.body
-        return self.place if type(body) is memoryview else None
+        place = self.place  # the body itself may have been replaced by what was read of it
+        return place if place is not None and type(place.body) is memoryview else None
 
     def reply(self, status: int, body: bytes | Pieces, content_type: bytes = JSON, extra: bytes = b"") -> None:
         answers = self.answers

@@ -65,11 +65,19 @@ class Bodies(Protocol):
         """It waits no longer."""
         ...
 
+    def count(self, holder: object, size: int) -> Place:
+        """Count bytes that are there already: a body which was small until it was inflated. Raises Refused where there
+        is no room for them, or others wait for it."""
+        ...
+
 
 class Steps:
     """The places of a body whose size is not known before its end: they are only counted."""
 
     __slots__ = ("size", "_places")
+
+    body = None
+    """It lies in none of them."""
 
     def __init__(self) -> None:
         self.size = LARGE_BYTES

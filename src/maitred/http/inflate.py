@@ -8,6 +8,7 @@ from functools import partial
 
 from maitred.errors import MaitredError
 from maitred.http.answers import WAITING, OneExchange
+from maitred.http.bodies import LARGE_BYTES
 from maitred.http.coding import ACCEPTED, Inflation, check_coding
 from maitred.http.exchange import INTERNAL, JSON, error_body
 from maitred.http.limits import Refused
@@ -28,8 +29,7 @@ def inflate(exchange: OneExchange, header: bytes, port: Port, hand_over: HandOve
         exchange.body = b""
         inflation = Inflation(coding, source, limits.body_bytes)
         if len(source) <= limits.offload_bytes and inflation.run(limits.offload_bytes):
-            exchange.body = inflation.plain
-            hand_over(exchange)
+            _inflated_body(exchange, inflation, port, hand_over)
             return
     except MaitredError as error:
         _reply_refused(exchange, error, port)
@@ -45,14 +45,31 @@ def _inflated(exchange: OneExchange, port: Port, hand_over: HandOver, future: as
         return
     error = future.exception()
     if error is None:
-        exchange.body = inflation.plain
         exchange.received_at = port.clock()
-        hand_over(exchange)
+        _inflated_body(exchange, inflation, port, hand_over)
     elif isinstance(error, MaitredError):
         _reply_refused(exchange, error, port)
     else:
         LOG.error("a body could not be inflated", exc_info=error)
         exchange.reply(500, error_body(INTERNAL))
+
+
+def _inflated_body(exchange: OneExchange, inflation: Inflation, port: Port, hand_over: HandOver) -> None:
+    """Hand a plain body over, counted as the large one that it may be by now: that its coded bytes were few bounds
+    nothing."""
+    body, inflation.plain = inflation.plain, b""
+    if port.bodies is not None and len(body) > LARGE_BYTES:
+        if exchange.place is not None:
+            exchange.place.drop()  # of the coded bytes, which are gone
+            exchange.place = None
+        try:
+            exchange.place = port.bodies.count(exchange, len(body))
+        except Refused as refused:
+            _refuse(exchange, refused, port)
+            return
+        exchange.plain = False
+    exchange.body = body
+    hand_over(exchange)
 
 
 def coding_refused(error: MaitredError) -> Refused:
@@ -62,6 +79,9 @@ def coding_refused(error: MaitredError) -> Refused:
 
 
 def _reply_refused(exchange: OneExchange, error: MaitredError, port: Port) -> None:
-    refused = coding_refused(error)
+    _refuse(exchange, coding_refused(error), port)
+
+
+def _refuse(exchange: OneExchange, refused: Refused, port: Port) -> None:
     port.refused(refused.status)
     exchange.reply(refused.status, error_body(refused.message), JSON, refused.extra)

@@ -53,7 +53,7 @@ class Lease:
     @property
     def body(self) -> memoryview:
         """The bytes, to be read."""
-        return self.block.segment.view[self.start : self.start + self.size]
+        return self.view.toreadonly()  # not by the segment's view, which ends with the arena
 
     @property
     def alive(self) -> bool:
