@@ -235,17 +235,21 @@ class Fronts:
                 timer.cancel()
             if seat.link is not None:
                 seat.owned.close()  # the end of its pipe is what tells it
-        waits = asyncio.gather(*(seat.gone.wait() for seat in self._seats))
         try:
-            await asyncio.wait_for(asyncio.shield(waits), self._settings.exit_seconds)
+            async with asyncio.timeout(self._settings.exit_seconds):  # `wait_for` may swallow a cancellation
+                await self._all_gone()
         except TimeoutError:
             for seat in self._seats:
                 if seat.watch is not None:
                     seat.watch.kill(signal.SIGKILL)
-            await waits
+            await self._all_gone()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
+
+    async def _all_gone(self) -> None:
+        for seat in self._seats:
+            await seat.gone.wait()
 
     def standing(self) -> float:
         """How many fronts accept connections."""
