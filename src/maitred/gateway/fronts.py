@@ -362,14 +362,14 @@ class Fronts:
         if seat.process is not None:
             seat.process.returncode = code or 0
         seat.process = None
-        for timer in seat.timers:
-            timer.cancel()
-        seat.timers.clear()
         waited = 0
         if link is not None:
             if not self._closing:
                 link.finish()
             waited = link.in_flight
+        for timer in seat.timers:  # after `finish`, which may find the end of the pipe: that is no successor's fault
+            timer.cancel()
+        seat.timers.clear()
         seat.owned.close()
         seat.ended = seat.reason or f"its process {host.end_of(code)}"
         seat.gone.set()
