@@ -48,6 +48,7 @@ from maitred.replica.memory import Segment
 from maitred.scheduling.dispatcher import DispatchSettings
 
 ECHO = Signature({"x": "int64[n]"}, {"y": "int64[n]"})
+WIDE = Signature({"x": "int64[n, k]"}, {"y": "int64[n, k]"})
 LARGE = 100_000
 
 
@@ -443,6 +444,44 @@ def test_every_dtype_goes_there_and_back_small_and_large(width: int) -> None:
     on_both_ways(play, EVERY)
 
 
+def wide(width: int) -> Request:
+    """One row of its width's number."""
+    data = np.full((1, width), width).tobytes()
+    return Request({"x": Tensor("int64", (1, width), data)}, 1, None, FOREVER, received_at=1000.0)
+
+
+def test_memory_that_one_side_gives_back_is_let_go_by_the_other() -> None:
+    async def play() -> None:
+        async with bench(WIDE) as made:
+            joint = made.join()
+            front, link, ends = joint.front, joint.link, Ends()
+            for width in (LARGE, 3 * LARGE):
+                ticket = ends.watch(joint.endpoint.submit(wide(width)))
+                await settled()
+                made.copy.answer()
+                await settled()
+                assert ends.of(ticket) == [[width] * width]
+            lost = joint.endpoint.submit(wide(7 * LARGE))
+            await settled()
+            lost.cancel()
+            made.copy.answer()
+            await settled()
+            assert link._maps and front._maps
+            for number in (hop.TIDY_PINGS, 2 * hop.TIDY_PINGS):  # a look counts from the one before
+                link.ping(number)
+                await settled()
+            assert not set(link._maps) - set(front._arena.segments)
+            assert not set(front._maps) - set(link._arena.segments)
+            assert front._arena.reserved_bytes + link._arena.reserved_bytes <= 2 << 20, "a segment of either"
+            ticket = ends.watch(joint.endpoint.submit(wide(LARGE)))
+            await settled()
+            made.copy.answer()
+            await settled()
+            assert ends.of(ticket) == [[LARGE] * LARGE] and joint.failures == []
+
+    run(play())
+
+
 def test_a_request_larger_than_a_batch_is_cut_and_joined() -> None:
     async def play(made: Bench, endpoint: Endpoint, ends: Ends) -> None:
         ticket = ends.watch(endpoint.submit(ask(*range(150))))
@@ -699,6 +738,7 @@ LIES: dict[str, hop.FromFront | bytes] = {
     "a bucket": hop.FromFront(asked=[asked(rare={0: hop.Rare(None, ("w=8", {}, 0, 0, None))})]),
     "a number twice": hop.FromFront(asked=[asked(), asked()]),
     "memory back that it never had": hop.FromFront(done=[1]),
+    "memory gone that it never had": hop.FromFront(retired=[1]),
     "an end that nobody asked for": hop.FromFront(settled=[(1, "ok")]),
     "an unknown outcome": hop.FromFront(refused=[("echo", "1", "fine", 1)]),
     "an unknown version": hop.FromFront(refused=[("echo", "2", "malformed", 1)]),

@@ -258,6 +258,35 @@ def test_draining_answers_all_that_was_accepted() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_who_stops_waiting_is_let_go_even_as_the_last_connection_closes(turns: int) -> None:
+    async def main() -> None:
+        server = Server(Recorder())
+        await server.start()
+        caller = await call(server)
+        await caller.send(GET)
+        await until(lambda: server.in_flight == 1)
+
+        async def stop() -> None:
+            await server.stop(20)
+            await asyncio.Event().wait()  # the rest of a house that stops, which takes its time
+
+        stopping = asyncio.create_task(stop())
+        shared = server._shared()
+        await until(lambda: shared.emptied is not None)
+        assert shared.emptied is not None
+        shared.emptied()  # as when the last connection is lost
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.wait({stopping}, timeout=5)
+        assert stopping.cancelled()
+        await caller.close()
+        await server.stop(0.0)
+
+    run(main())
+
+
 def test_what_does_not_end_in_time_is_cut_off_and_told() -> None:
     async def main() -> None:
         watch = Watch()

@@ -411,6 +411,28 @@ def test_draining_answers_what_is_here_and_refuses_what_is_new() -> None:
     story(play)
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_a_drain_that_is_cut_short_as_the_last_answer_comes_is_cut_short(turns: int) -> None:
+    async def play() -> None:
+        house = House()
+        house.ask(1)
+        await turn()
+        house.copies[0].stop = lambda: None  # type: ignore[method-assign]  # it takes its time
+        draining = asyncio.ensure_future(house.pool.drain(60.0))
+        await turn()
+        house.copies[0].answer()
+        while not house.pool._quiet.is_set():  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        draining.cancel()
+        await asyncio.wait({draining}, timeout=5)
+        assert draining.cancelled()
+        house.copies[0].lose("stopped")
+
+    story(play)
+
+
 def test_several_killing_inputs_do_not_fail_the_model() -> None:
     async def play() -> None:
         house = Chaos()

@@ -277,6 +277,24 @@ def test_a_front_that_is_killed_costs_its_own_callers_a_connection_and_others_no
     run(play())
 
 
+def test_a_front_whose_end_is_seen_before_that_of_its_pipe_costs_no_other_its_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maitred.gateway.fronts._EOF_SECONDS", 0.15)  # before any successor can be ready
+
+    async def play() -> None:
+        async with standing(settings(tmp_path, {"echo": "Echo"}, fronts=2)) as house:
+            assert house._fronts is not None
+            link = house._fronts._links()[0]
+            asyncio.get_running_loop().remove_reader(link._reading)
+            killed = house.front_pids()[0]
+            os.kill(killed, signal.SIGKILL)
+            await replaced(house, killed)
+            assert house._fronts.restarts == 1
+
+    run(play())
+
+
 def test_a_front_that_hangs_is_found_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maitred.assemble.FrontsSettings", partial(FrontsSettings, silent_pings=2))
 

@@ -126,6 +126,7 @@ class Link:
         self._blocks: dict[int, Block] = {}
         self._block_number = 0
         self._shared: set[int] = set()
+        self._arena.retired.append(self._retired)
         self._unsettled: dict[int, tuple[str, str, float]] = {}
         self._says = hop.FromCore()
         self._scheduled = False
@@ -180,6 +181,10 @@ class Link:
                 self._let_go(ticket, number)
         if frame.done:
             self.done(frame.done)
+        for segment in frame.retired:
+            if segment not in self._maps:  # it lies in the socket yet
+                self._attach(segment)
+            del self._maps[segment]
         for number, code in frame.settled:
             self._settled(number, code)
         for model, version, code, count in frame.refused:
@@ -474,6 +479,8 @@ class Link:
 
     def ping(self, number: int) -> None:
         self._says.ping = number
+        if number % hop.TIDY_PINGS == 0:
+            self._arena.look()
         self.turn_soon()
 
     def show(self, snapshot: hop.Snapshot) -> None:
@@ -514,6 +521,13 @@ class Link:
             if block is None:
                 raise Scribbled("gave back memory that it did not have")
             self._arena.give(block)
+
+    def _retired(self, segment: int) -> None:
+        """Have the front let go of memory that has been given back here."""
+        if segment in self._shared:
+            self._shared.discard(segment)
+            self._says.retired.append(segment)
+            self.turn_soon()
 
     def listed(self, items: list[Any]) -> Any:
         """Texts as they travel: here, or in memory of their own where they are many. Raises NoMemory."""

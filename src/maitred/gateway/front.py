@@ -253,6 +253,7 @@ class Front:
         self._blocks: dict[int, Block] = {}
         self._block_numbers = itertools.count(1)
         self._shared: set[int] = set()
+        self._arena.retired.append(self._retired)
         self._maps: dict[int, mmap.mmap] = {}
         self._says = hop.FromFront()
         self._refused: dict[tuple[str, str, str], int] = {}
@@ -401,6 +402,13 @@ class Front:
         except OSError:  # it has gone, which the end of its pipe tells
             log.debug("a segment could not be handed over")
 
+    def _retired(self, segment: int) -> None:
+        """Have the core let go of memory that has been given back here."""
+        if segment in self._shared:
+            self._shared.discard(segment)
+            self._says.retired.append(segment)
+            self.turn_soon()
+
     # ------------------------------------------------------------------ what is heard
 
     def _read(self) -> None:
@@ -429,8 +437,13 @@ class Front:
                 ticket.fail(hop.error_of(code, message, retry))
         for number in frame.freed:
             self._arena.give(self._blocks.pop(number))
+        for segment in frame.retired:
+            self._map(segment)  # it may lie in the socket yet
+            del self._maps[segment]
         if frame.ping:
             self._says.pong = frame.ping
+            if frame.ping % hop.TIDY_PINGS == 0:
+                self._arena.look()
             self.turn_soon()
         for number, text in frame.pages:
             if number in self._pages and not self._pages[number].done():

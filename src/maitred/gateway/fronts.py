@@ -235,17 +235,21 @@ class Fronts:
                 timer.cancel()
             if seat.link is not None:
                 seat.owned.close()  # the end of its pipe is what tells it
-        waits = asyncio.gather(*(seat.gone.wait() for seat in self._seats))
         try:
-            await asyncio.wait_for(asyncio.shield(waits), self._settings.exit_seconds)
+            async with asyncio.timeout(self._settings.exit_seconds):  # `wait_for` may swallow a cancellation
+                await self._all_gone()
         except TimeoutError:
             for seat in self._seats:
                 if seat.watch is not None:
                     seat.watch.kill(signal.SIGKILL)
-            await waits
+            await self._all_gone()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
+
+    async def _all_gone(self) -> None:
+        for seat in self._seats:
+            await seat.gone.wait()
 
     def standing(self) -> float:
         """How many fronts accept connections."""
@@ -306,11 +310,16 @@ class Fronts:
                 deadlines=dict(self._gateway.deadlines),
                 repository_control=self._gateway.repository_control,
                 metrics=self._page is not None,
-                inflight_bytes=self._settings.inflight_bytes // self._settings.count,
+                inflight_bytes=self._part(),
                 snapshot=self._snapshot(),
                 log=style_in_use(),
             )
         )
+
+    def _part(self) -> int:
+        """What the large bodies of one front may take: an equal part, and at least one body as large as may come."""
+        total = self._settings.inflight_bytes
+        return max(total // self._settings.count, min(total, self._limits.body_bytes))
 
     def _told(self, seat: _Seat, link: Link, frame: hop.FromFront) -> None:
         for status, count in frame.statuses.items():
@@ -358,14 +367,14 @@ class Fronts:
         if seat.process is not None:
             seat.process.returncode = code or 0
         seat.process = None
-        for timer in seat.timers:
-            timer.cancel()
-        seat.timers.clear()
         waited = 0
         if link is not None:
             if not self._closing:
                 link.finish()
             waited = link.in_flight
+        for timer in seat.timers:  # after `finish`, which may find the end of the pipe: that is no successor's fault
+            timer.cancel()
+        seat.timers.clear()
         seat.owned.close()
         seat.ended = seat.reason or f"its process {host.end_of(code)}"
         seat.gone.set()

@@ -24,6 +24,8 @@ INLINE_BYTES: Final = 64 << 10
 REQUESTS_A_FRAME: Final = 512
 MAX_FORMS: Final = 4096
 """Forms of one model that a front numbers before it starts anew."""
+TIDY_PINGS: Final = 10
+"""With every tenth ping, about that many seconds apart, either side looks for memory that it no longer needs."""
 
 PLACE: Final = 1
 """The code of a MessagePack extension that stands for elements in shared memory."""
@@ -104,6 +106,8 @@ class FromFront(msgspec.Struct, array_like=True):
     cancelled: list[int] = []
     done: list[int] = []
     """Blocks of answers that nobody reads any more."""
+    retired: list[int] = []
+    """Segments of its memory that it has given back: maps of them would keep them."""
     settled: list[tuple[int, str]] = []
     """How answers ended of which the core could not know whether they can be written: `ok`, or an error's code."""
     refused: list[tuple[str, str, str, int]] = []
@@ -168,6 +172,8 @@ class FromCore(msgspec.Struct, array_like=True):
     """Requests that have failed: number, code, message, seconds after which to try again."""
     freed: list[int] = []
     """Blocks of requests that nobody reads any more."""
+    retired: list[int] = []
+    """Segments of the core's memory that it has given back."""
     snapshot: Snapshot | None = None
     ping: int = 0
     least: int = 0

@@ -81,7 +81,8 @@ class Aside:
             return True
         _post(self._second, self._cancel_all)
         try:
-            await asyncio.wait_for(self._ended.wait(), within_seconds)
+            async with asyncio.timeout(within_seconds):  # `wait_for` may swallow a cancellation
+                await self._ended.wait()
         except TimeoutError:
             LOG.warning("an ASGI application blocks its thread and was left behind")
             return False

@@ -135,7 +135,8 @@ async def _until_empty(shared: Port, within_seconds: float) -> None:
     empty = asyncio.Event()
     shared.emptied = empty.set
     try:
-        await asyncio.wait_for(empty.wait(), within_seconds)
+        async with asyncio.timeout(within_seconds):  # `wait_for` may swallow a cancellation
+            await empty.wait()
     except TimeoutError:
         return
     finally:

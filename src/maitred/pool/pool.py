@@ -185,7 +185,8 @@ class Pool:
         self._quiet = asyncio.Event()
         self._tick_soon()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._quiet.wait(), max(seconds, _A_MOMENT_SECONDS))
+            async with asyncio.timeout(max(seconds, _A_MOMENT_SECONDS)):  # `wait_for` may swallow a cancellation
+                await self._quiet.wait()
         if not self._quiet.is_set():
             self._supervisor.kill()
         for ticket in self._dispatcher.evict(self._clock()):
