@@ -21,7 +21,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "peers"))
-import run as harness
+import loads
+from processes import cpu_seconds
+from server import Server, Stand
 
 MODEL = f"{HERE / 'peers' / 'servers' / 'maitred_model.py'}:Overhead"
 KINDS = {"maitred.assemble_front": "front", "maitred.replica.child": "replica", "maitred.cli.main": "core"}
@@ -41,7 +43,7 @@ def seconds_by_kind(pids: set[int]) -> dict[str, float]:
     for pid in pids:
         kind = kind_of(pid)
         if kind:
-            spent[kind] += harness.cpu_s({pid})
+            spent[kind] += cpu_seconds({pid})
     return spent
 
 
@@ -66,31 +68,15 @@ def served(options: argparse.Namespace) -> int:
 
 def served_once(count: int, options: argparse.Namespace) -> tuple[dict[str, float], int]:
     """CPU-us a request by kind of process, rate, and errors of one run."""
-    port, home = options.port, tempfile.mkdtemp(prefix="bench-fronts-")
-    command = (
-        f"{sys.executable} -m maitred.cli.main serve {{m}}={MODEL} --listen 127.0.0.1:{{port}} "
-        f"--admin-listen 127.0.0.1:{port + 2} --home {home} --fronts {count}"
-    )
-    url = f"http://127.0.0.1:{port}/v2/models/{{m}}/infer"
-    given = argparse.Namespace(
-        port=port, max_wait_ms=2.0, start_timeout=60.0, server_core=options.server_core,
-        client_core=options.client_core, extras={"fronts": {"url": url, "cmd": command}},
-    )  # fmt: skip
-    pin = options.server_core != ""
-    with harness.Server("fronts", "overhead", pin, given) as server:
-        harness.wrk(server, options.connections, 2, pin, given)
-        rows, calls = server.counter.read()
+    stand = Stand(options.port, options.server_core, options.client_core)
+    with Server(f"maitred:fronts={count}", "overhead", stand, pinned=options.server_core != "") as server:
+        loads.wrk(server, options.connections, 2)
         before = seconds_by_kind(server.pids())
-        with server.sampled():
-            result = harness.wrk(server, options.connections, options.seconds, pin, given)
+        found = loads.measured(server, lambda: loads.wrk(server, options.connections, options.seconds))
         after = seconds_by_kind(server.pids())
-        more_rows, more_calls = server.counter.read()
-    requests = max(1, result["requests"])
-    figure = {kind: (after[kind] - before[kind]) * 1e6 / requests for kind in after}
+    figure = {kind: (after[kind] - before[kind]) * 1e6 / found["requests"] for kind in after}
     figure["all"] = sum(figure.values())
-    figure |= {"rate": result["ok"] / result["seconds"], "p50": result["p50_ms"]}
-    figure["rows"] = (more_rows - rows) / max(1, more_calls - calls)
-    return figure, result["errors"]
+    return {**figure, "rate": found["rps"], "p50": found["p50_ms"], "rows": found["batch"]}, found["errors"]
 
 
 # ---------------------------------------------------------------------- the core alone
@@ -101,12 +87,13 @@ def core(options: argparse.Namespace) -> int:
     os.environ["SYNTHETIC_CREDIT"], os.environ["SYNTHETIC_FRAME"] = str(options.credit), str(options.frame)
     from maitred import assemble
     from maitred.gateway.fronts import FrontsSettings
+    from maitred.loop import run
 
-    def synthetic(count: int) -> FrontsSettings:
-        return FrontsSettings(max(options.fronts), module="synthetic_front")
+    def synthetic(count: int, inflight_bytes: int) -> FrontsSettings:
+        return FrontsSettings(max(options.fronts), inflight_bytes, module="synthetic_front")
 
     assemble.FrontsSettings = synthetic  # type: ignore[misc,assignment]
-    return assemble.run(core_once(assemble, options))
+    return run(core_once(assemble, options))
 
 
 async def core_once(assemble: Any, options: argparse.Namespace) -> int:
