@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from maitred.bridge import CLOSED, Bridge
 from maitred.clock import monotonic
-from maitred.endpoint import Ticket
+from maitred.endpoint import Waiter
 from maitred.errors import Cancelled, DeadlinePassed, Draining, InvalidInput, ModelFault
 from maitred.events import nobody
-from maitred.messages import FOREVER, Chunk, Ragged, Request, Result, Tensor
+from maitred.messages import FOREVER, Ragged, Request, Result, Tensor
 from maitred.model.asking import question
 from maitred.model.description import Description
 from maitred.model.forms import whole
@@ -365,7 +365,7 @@ class _Queued(_Apart):
     async def _answer(self, request: Request) -> dict[str, Tensor]:
         if self._pool is None:
             raise RuntimeError("a request came before the pool was started")
-        answer = _Answer(asyncio.get_running_loop())
+        answer = Waiter(asyncio.get_running_loop(), _kept)
         ticket = self._pool.submit(request)
         ticket.watch(answer)
         try:
@@ -379,26 +379,6 @@ class _Queued(_Apart):
     async def _end(self, seconds: float) -> None:
         if self._pool is not None:
             await self._pool.drain(seconds)
-
-
-class _Answer:
-    """Turns the end of a ticket into a future's: its tensors are copies, or arrays that keep their memory."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[dict[str, Tensor]] = loop.create_future()
-
-    def piece(self, ticket: Ticket, chunk: Chunk) -> None:
-        raise NotImplementedError
-
-    def ended(self, ticket: Ticket) -> None:
-        if self.future.done():
-            return
-        if ticket.error is not None:
-            self.future.set_exception(ticket.error)
-        elif ticket.result is not None:
-            self.future.set_result(_kept(ticket.result))
 
 
 def _kept(result: Result) -> dict[str, Tensor]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator
+from typing import Any, Generic, Protocol, TypeVar
 
 from maitred.errors import Cancelled, MaitredError
 from maitred.messages import Chunk, Request, Result
+
+T = TypeVar("T")
 
 
 class Watcher(Protocol):
@@ -98,7 +100,7 @@ class Ticket:
         return True
 
     def __await__(self) -> Generator[Any, None, Result]:
-        waiter = _Waiter(asyncio.get_running_loop())
+        waiter = Waiter(asyncio.get_running_loop(), Result.owned)
         self.watch(waiter)
         try:
             return (yield from waiter.future.__await__())
@@ -107,13 +109,14 @@ class Ticket:
             raise
 
 
-class _Waiter:
-    """Turns the end of a ticket into a future's; the future's result owns its memory."""
+class Waiter(Generic[T]):
+    """Turns the end of a ticket into a future's, with what `keep` makes of the answer while its memory is there."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "_keep")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[Result] = loop.create_future()
+    def __init__(self, loop: asyncio.AbstractEventLoop, keep: Callable[[Result], T]) -> None:
+        self.future: asyncio.Future[T] = loop.create_future()
+        self._keep = keep
 
     def piece(self, ticket: Ticket, chunk: Chunk) -> None:
         raise NotImplementedError
@@ -124,4 +127,4 @@ class _Waiter:
         if ticket.error is not None:
             self.future.set_exception(ticket.error)
         elif ticket.result is not None:
-            self.future.set_result(ticket.result.owned())
+            self.future.set_result(self._keep(ticket.result))

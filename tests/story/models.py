@@ -147,11 +147,20 @@ class Missing(maitred.Model):
         return {**batch, "kinds": [kinds] * len(batch["i"])}
 
 
+def until_there(path: str) -> None:
+    """Wait for a file, by which a test lets a model go on. Raises TimeoutError after a minute."""
+    end = time.monotonic() + 60
+    while not os.path.exists(path):
+        if time.monotonic() > end:
+            raise TimeoutError(path)
+        time.sleep(0.002)
+
+
 class Actor(maitred.Model):
     """Answers each row with its number, its process and as many of its number as `size` says, after doing something.
 
-    What the first row says that is done: `pause:SECONDS`, or a word of `Puppet` (`scribble`). Each call is written down
-    in the folder ACTED: a line of its numbers, in a file of its process.
+    What the first row says that is done: `pause:SECONDS`, `hold:FILE` until that is there, or a word of `Puppet`
+    (`scribble`). Each call is written down in the folder ACTED: a line of its numbers, in a file of its process.
     """
 
     signature = maitred.Signature(
@@ -167,6 +176,8 @@ class Actor(maitred.Model):
             word, _, rest = batch["do"][0].partition(":") if "do" in batch else ("", "", "")
             if word == "pause":
                 time.sleep(float(rest))
+            elif word == "hold":
+                until_there(rest)
             elif word:
                 getattr(Puppet(), f"do_{word}")(rest, context, batch)
         many = int(batch["size"].max()) if "size" in batch else 1
@@ -176,7 +187,7 @@ class Actor(maitred.Model):
 
 
 class Image(maitred.Model):
-    """Tells of large rows what is in them and how they lie; one that begins with -5 takes a second."""
+    """Tells of large rows what is in them and how they lie; one that begins with -5 waits for RELEASED, a file."""
 
     signature = maitred.Signature(
         {"x": "float32[n, 40000]"},
@@ -186,7 +197,7 @@ class Image(maitred.Model):
     def predict(self, batch):
         x = batch["x"]
         if (x[:, 0] == -5).any():
-            time.sleep(1.0)
+            until_there(os.environ["RELEASED"])
         rows = len(x)
         return {
             "low": x.min(axis=1),

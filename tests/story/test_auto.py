@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from onnx import TensorProto
 from loops import run
 from maitred.replica.inline import InlineReplica
 from maitred.settings import Address, ModelSettings, ReplicaSettings, ServerSettings
+from maitred.testing import replicas as testing
 
 pytestmark = pytest.mark.story
 
@@ -80,10 +82,7 @@ def server(home: Path, source: str, trust: str | None = None, **replicas: Any) -
     return ServerSettings(listen=free, admin_listen=free, home=home, drain_notice_seconds=0.0, models={"m": model})
 
 
-async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+until = partial(testing.until, seconds=60.0)
 
 
 async def place_of(house: Standing) -> str:
@@ -304,7 +303,8 @@ def test_a_model_that_cannot_be_loaded_into_the_server_stays_where_it_is(
     run(play())
 
 
-def test_a_process_that_dies_while_the_model_moves_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def held_move(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Holds each move into the server: the first event tells that one has begun, the second lets it go on."""
     moving, release = threading.Event(), threading.Event()
     prepare = InlineReplica._prepare
 
@@ -314,6 +314,11 @@ def test_a_process_that_dies_while_the_model_moves_is_no_loss(tmp_path: Path, mo
         return prepare(self, wait)
 
     monkeypatch.setattr(InlineReplica, "_prepare", later)
+    return moving, release
+
+
+def test_a_process_that_dies_while_the_model_moves_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moving, release = held_move(monkeypatch)
 
     async def play() -> None:
         async with standing(server(tmp_path, quick(tmp_path))) as house:
@@ -331,15 +336,7 @@ def test_a_process_that_dies_while_the_model_moves_is_no_loss(tmp_path: Path, mo
 def test_stopping_while_the_model_moves_answers_what_was_accepted_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moving, release = threading.Event(), threading.Event()
-    prepare = InlineReplica._prepare
-
-    def later(self: Any, wait: Any) -> Any:
-        moving.set()
-        assert release.wait(60)
-        return prepare(self, wait)
-
-    monkeypatch.setattr(InlineReplica, "_prepare", later)
+    moving, release = held_move(monkeypatch)
 
     async def play() -> None:
         async with standing(server(tmp_path, quick(tmp_path))) as house:

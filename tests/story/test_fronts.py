@@ -25,6 +25,7 @@ from loops import run
 from maitred.assemble import House
 from maitred.gateway.fronts import FrontsSettings
 from maitred.settings import BatchingSettings
+from maitred.testing import replicas as testing
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -237,10 +238,7 @@ class Load:
         await asyncio.gather(*self._callers)
 
 
-async def until(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not what():
-            await asyncio.sleep(0.01)
+until = partial(testing.until, seconds=30.0)
 
 
 @contextlib.asynccontextmanager
@@ -425,7 +423,7 @@ class Server(NamedTuple):
     """The processes that it has started."""
 
     async def gone(self, seconds: float) -> None:
-        await until(lambda: not any(map(alive, self.family)), seconds)
+        await until(lambda: not any(map(alive, self.family)), seconds=seconds)
 
 
 @contextlib.contextmanager

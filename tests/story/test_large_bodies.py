@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from maitred import host
 from maitred.assemble import inflight_bytes
 from maitred.replica.inflight import InFlight
 from maitred.settings import HttpSettings, ServerSettings
+from maitred.testing.replicas import until
 from maitred.wire.sizes import ON_LOOP_BYTES
 
 PIXELS = 40_000
@@ -52,12 +52,6 @@ def raw_request(array: np.ndarray[Any, Any], extra: str = "", model: str = "imag
     given = {"Host": "test", "Content-Length": str(len(body)), **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     return f"POST {INFER.format(model)} HTTP/1.1\r\n{lines}{extra}\r\n".encode() + body
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def is_empty(house: Standing) -> bool:
@@ -274,12 +268,20 @@ def test_chunked_and_compressed_bodies_are_answered_too(tmp_path: Path) -> None:
     run(play())
 
 
-def test_a_replica_that_dies_leaves_the_body_to_the_next(tmp_path: Path) -> None:
+@pytest.fixture
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file for which a model waits that was asked for a row beginning with -5."""
+    path = tmp_path / "released"
+    monkeypatch.setenv("RELEASED", str(path))
+    return path
+
+
+def test_a_replica_that_dies_leaves_the_body_to_the_next(tmp_path: Path, released: Path) -> None:
     async def play() -> None:
         async with standing(settings(tmp_path, {"image": "Image"}, replicas=2)) as house:
             caller = house.caller()
             slow = tensor(4.0)
-            slow[0, 0] = -5.0  # takes a second
+            slow[0, 0] = -5.0
             asked = asyncio.ensure_future(caller.ask("POST", INFER.format("image"), *binary(slow)))
             await until(lambda: house.running_rows() == 1)
             assert house.bodies.used_bytes
@@ -288,6 +290,7 @@ def test_a_replica_that_dies_leaves_the_body_to_the_next(tmp_path: Path) -> None
             pid = pool._replicas[busy].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
+            released.touch()
             reply = await asyncio.wait_for(asked, 30)
             assert reply.status == 200, reply.body
             assert reply.json()["outputs"][0]["data"] == [-5.0]
@@ -296,7 +299,9 @@ def test_a_replica_that_dies_leaves_the_body_to_the_next(tmp_path: Path) -> None
     run(play())
 
 
-def test_a_caller_who_leaves_while_the_model_runs_frees_the_block_only_when_it_has_answered(tmp_path: Path) -> None:
+def test_a_caller_who_leaves_while_the_model_runs_frees_the_block_only_when_it_has_answered(
+    tmp_path: Path, released: Path
+) -> None:
     async def play() -> None:
         async with standing(settings(tmp_path, {"image": "Image"})) as house:
             slow = tensor(4.0)
@@ -311,6 +316,7 @@ def test_a_caller_who_leaves_while_the_model_runs_frees_the_block_only_when_it_h
                 await asked
             await until(lambda: house._server is not None and not house._server.connections)
             assert house.running_rows() == 1 and house.bodies.used_bytes and pool.memory.used_bytes
+            released.touch()
             await until(lambda: is_empty(house))
             assert house.running_rows() == 0
 

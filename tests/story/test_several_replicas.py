@@ -9,6 +9,7 @@ import resource
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from maitred import assemble
 from maitred.replica import process
 from maitred.replica.process import ProcessReplica
 from maitred.replica.replica import ReplicaSettings
+from maitred.testing import replicas as testing
 
 pytestmark = pytest.mark.story
 
@@ -34,10 +36,7 @@ def acted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+until = partial(testing.until, seconds=40.0)
 
 
 def body(*values: int, do: str = "", size: int = 0, load: Any = None) -> dict[str, Any]:
@@ -143,11 +142,13 @@ def test_a_copy_killed_in_the_middle_costs_its_batch_a_second_run_and_nobody_an_
         async with standing(settings(tmp_path, {"m": "Actor"}, replicas=3, max_batch_rows=4)) as house:
             await copies(house, 3)
             before = house.replica_pids()
-            asking = [asyncio.ensure_future(ask(house.caller(), n, do="pause:0.3")) for n in range(18)]
+            released = tmp_path / "released"
+            asking = [asyncio.ensure_future(ask(house.caller(), n, do=f"hold:{released}")) for n in range(18)]
             await until(lambda: all(ran(acted, pid) for pid in before))
             victim = before[1]
             begun = ran(acted, victim)
             os.kill(victim, signal.SIGKILL)
+            released.touch()
             replies = await asyncio.gather(*asking)
             assert [outputs(reply)["y"] for reply in replies] == [[n] for n in range(18)]
             await copies(house, 3, victim)
@@ -172,10 +173,12 @@ def test_a_copy_that_is_stopped_from_outside_is_replaced_and_the_others_serve_me
         async with standing(settings(tmp_path, {"m": "Actor"}, replicas=3, max_batch_rows=4)) as house:
             await copies(house, 3)
             caller = house.caller()
-            held = asyncio.ensure_future(ask(caller, 7, do="pause:1"))
+            released = tmp_path / "released"
+            held = asyncio.ensure_future(ask(caller, 7, do=f"hold:{released}"))
             await until(lambda: any(ran(acted, pid) for pid in house.replica_pids()))
             [victim] = [pid for pid in house.replica_pids() if ran(acted, pid)]
             os.kill(victim, signal.SIGSTOP)
+            released.touch()
             async with Load(house) as load:
                 await load.turn()
                 assert not held.done() and victim in house.replica_pids(), "it is not known yet"

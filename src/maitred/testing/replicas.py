@@ -151,9 +151,9 @@ class Stage:
         return batch
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that nothing announces."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+async def until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait for a condition that nothing announces; TimeoutError after `seconds`."""
+    async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  it is nobody's to announce
             await asyncio.sleep(0.005)
 
