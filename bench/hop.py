@@ -209,10 +209,15 @@ async def front_side(requests: int) -> None:
         numbers = list(front.tickets)
         await reader.wait()
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, numbers, rows[:-1], rows[1:], [1e-4] * BATCH)
-        data = hop.encode(hop.FromCore([answers]))
-        os.write(from_core, len(data).to_bytes(4, "little") + data)
+        tell(from_core, answers)
         await ended
     front.close()
+
+
+def tell(pipe: int, answers: hop.Answers) -> None:
+    """Write the frame in which the core would send these."""
+    data = hop.encode(hop.FromCore([answers]))
+    os.write(pipe, len(data).to_bytes(4, "little") + data)
 
 
 async def made_side(requests: int) -> None:
@@ -230,8 +235,7 @@ async def made_side(requests: int) -> None:
         )  # fmt: skip
         hop.encode(hop.FromFront(0, [asked]))
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, numbers, rows[:-1], rows[1:], [1e-4] * BATCH)
-        data = hop.encode(hop.FromCore([answers]))
-        os.write(from_core, len(data).to_bytes(4, "little") + data)
+        tell(from_core, answers)
         for frame in await reader.wait():
             hop.read_core(frame)
 
@@ -253,8 +257,7 @@ async def answered_side(requests: int) -> None:
         for at in range(start, start + BATCH):
             a_request(at, now)
         answers = hop.Answers(tensors, BATCH, 1e-5, 1e-5, False, False, rows[1:], rows[:-1], rows[1:], [1e-4] * BATCH)
-        data = hop.encode(hop.FromCore([answers]))
-        os.write(from_core, len(data).to_bytes(4, "little") + data)
+        tell(from_core, answers)
         await reader.wait()
 
 
